@@ -1,0 +1,1 @@
+"""Tensors. Snapshot, average, adopt, save; the training session; the command line."""

@@ -1,0 +1,1 @@
+"""Decisions. Pure: no socket, file, clock, thread, random source, torch or trio in here."""

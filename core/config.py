@@ -1,0 +1,289 @@
+"""Every knob of a run, checked once, before any machine exists (protocol section 15).
+
+A bad value is a `ConfigError` that names knob, value and rule; an unknown knob is an error too, and one that belongs
+to a feature this version lacks says so. Durations end in `_s` and are seconds; sizes are batches, picks or bytes as
+named. Ranks take every value from `Welcome.config` (V-6), which `welcome()` builds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from .errors import ConfigError
+
+__all__ = ["LATER", "POLICIES", "WISHABLE", "Config", "config_digest"]
+
+POLICIES = ("sync", "cadence", "async")
+DEFAULT_SEED = 42
+
+WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop_last")
+"""What a rank's script may state (V-6): it fills what the coordinator left open, and must agree with the rest."""
+
+LATER = {
+    "laggards": "exclusion of stuck ranks",
+    "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
+    "wire_dtype": "the bf16 wire",
+    "journal": "recovery of the coordinator", "journal_sync": "recovery of the coordinator",
+    "checkpoint_every": "periodic checkpoints", "checkpoint_at_epoch": "periodic checkpoints",
+    "eval_every": "evaluation", "role_policy": "roles",
+    "elastic": "joining a running cohort", "join_patience": "joining a running cohort",
+    "link_grace_s": "reattachment", "reconnect_window_s": "reattachment", "rejoin_window_s": "reattachment",
+    "tls": "TLS", "reports_per_epoch": "sub-epoch records",
+}  # fmt: skip
+"""Knobs of protocol section 15 whose feature is not in this version, by feature."""
+
+
+def _need(ok: bool, knob: str, value: object, rule: str) -> None:
+    if not ok:
+        raise ConfigError(f"{knob} = {value!r} is not allowed: {rule}")
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """One run. Defaults are those of protocol section 15; None means unset, or left to the first rank to say."""
+
+    averager: str = "star"
+    policy: str = "cadence"
+    progressive: bool | None = None
+    min_ranks: int = 1
+    target_ranks: int | None = None
+    max_ranks: int | None = None
+    start: str = "auto"
+    join_timeout_s: float = 300.0
+    max_join_timeout_s: float = 600.0
+    formation_s: float = 60.0
+    initial_state: str = "rank"
+    batch_size: int | None = None
+    num_epochs: int | None = None
+    repeats: int = 1
+    epoch_splits: int = 1
+    seed: int | None = None
+    drop_last: bool = True
+    anchor: int | None = None
+    min_anchor: int | None = None
+    max_anchor: int = 1000
+    overhead_target: float = 0.05
+    max_batch_diff: int | None = None
+    max_overshoot: str | int = "auto"
+    relax_up: bool = False
+    min_chunk: int = 4
+    partition_ratios: tuple[float, ...] | None = None
+    speed_ratios: tuple[float, ...] | None = None
+    gamma: float = 1.0
+    easgd_alpha: float | None = None
+    guard: Any = "level"
+    guard_threshold: float | None = None
+    meta_controller: bool = True
+    digest: bool = True
+    max_failure: int | float | None = None
+    heartbeat_timeout_s: float = 30.0
+    heartbeat_s: float = 1.0
+    beacon_s: float = 1.0
+    reduce_ceiling_s: float | None = None
+    window_ceiling_s: float | None = None
+    first_step_s: float = 1800.0
+    stall_dump_s: float = 120.0
+    exit_grace_s: float = 30.0
+    leave_grace_s: float = 30.0
+    save_limit_s: float = 30.0
+    handshake_s: float = 10.0
+    time_scale: float = 1.0
+    save_path: str | None = None
+    on_lost: str = "save"
+    lr_scale_ratio: float = 0.0
+    bulk_auth: str = "full"
+    max_model_bytes: int = 1 << 40
+    run_id: bytes = attrs.field(default=b"\0" * 16, repr=False)
+
+    @classmethod
+    def from_knobs(cls, knobs: Mapping[str, Any]) -> Config:
+        """A config from names and values; unknown names and those of later features are errors that say so."""
+        known = {field.name for field in attrs.fields(cls)}
+        for knob in knobs:
+            if knob in LATER:
+                raise ConfigError(f"{knob} belongs to {LATER[knob]}, which this version of paceline does not have yet")
+            if knob not in known:
+                raise ConfigError(f"there is no knob {knob!r}; known knobs: {', '.join(sorted(known))}")
+        return cls(**knobs)
+
+    def __attrs_post_init__(self) -> None:
+        self._check_mode()
+        self._check_world()
+        self._check_data()
+        self._check_cadence()
+        self._check_times()
+
+    def _check_mode(self) -> None:
+        _need(self.policy in POLICIES, "policy", self.policy, f"choose one of {', '.join(POLICIES)} (V-1)")
+        if self.averager == "collective" and self.policy == "async":
+            raise ConfigError(
+                "policy = 'async' does not go with averager = 'collective': the write-back in place races with the "
+                "training step; take averager = 'star', or policy = 'cadence' (V-1, G-11)"
+            )
+        if self.averager in ("collective", "shared"):
+            raise ConfigError(f"averager = {self.averager!r} is not in this version of paceline yet; take 'star'")
+        _need(bool(self.averager), "averager", self.averager, "name an averager, such as 'star' (V-1)")
+        if self.progressive is not None:
+            _need(self.progressive or self.policy != "async", "progressive", False, "async streams chunks (V-2)")
+            _need(not self.progressive or self.policy != "sync", "progressive", True, "sync gives whole shares (V-2)")
+        _need(self.initial_state in ("rank", "check"), "initial_state", self.initial_state, "'rank' or 'check' (M-6)")
+        _need(self.start in ("auto", "manual", "hybrid"), "start", self.start, "auto, manual or hybrid (M-4)")
+        _need(self.on_lost in ("save", "stop"), "on_lost", self.on_lost, "save or stop (W-21)")
+        _need(self.bulk_auth in ("full", "header"), "bulk_auth", self.bulk_auth, "full or header (N-26)")
+        _need(len(self.run_id) == 16, "run_id", self.run_id, "16 bytes (section 15)")
+
+    def _check_world(self) -> None:
+        _need(self.min_ranks >= 1, "min_ranks", self.min_ranks, "a run needs at least one rank (V-3)")
+        if self.target_ranks is not None:
+            _need(self.target_ranks >= self.min_ranks, "target_ranks", self.target_ranks, "at least min_ranks (V-3)")
+        if self.max_ranks is not None:
+            floor = self.target_ranks or self.min_ranks
+            _need(self.max_ranks >= floor, "max_ranks", self.max_ranks, "at least target_ranks and min_ranks (V-3)")
+        if self.max_failure is not None:
+            whole = isinstance(self.max_failure, int) and self.max_failure >= 1
+            part = isinstance(self.max_failure, float) and 0.0 < self.max_failure <= 1.0
+            _need(whole or part, "max_failure", self.max_failure, "a count >= 1 or a share in (0, 1] (M-21)")
+
+    def _check_data(self) -> None:
+        if self.batch_size is not None:
+            _need(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1 (D-3)")
+        if self.num_epochs is not None:
+            _need(self.num_epochs >= 0, "num_epochs", self.num_epochs, "at least 0 (D-3)")
+        _need(self.repeats >= 1, "repeats", self.repeats, "at least 1 (D-1)")
+        _need(self.epoch_splits >= 1, "epoch_splits", self.epoch_splits, "at least 1 (D-2)")
+        _need(self.min_chunk >= 1, "min_chunk", self.min_chunk, "at least 1 (D-6)")
+        _need(-2.0 <= self.gamma <= 2.0, "gamma", self.gamma, "-2 to 2 (R-5)")
+        _need(self.lr_scale_ratio >= 0.0, "lr_scale_ratio", self.lr_scale_ratio, "at least 0 (W-8)")
+        if self.easgd_alpha is not None:
+            _need(self.policy == "async", "easgd_alpha", self.easgd_alpha, "only with policy async (R-17)")
+            _need(0.0 < self.easgd_alpha <= 1.0, "easgd_alpha", self.easgd_alpha, "in (0, 1] (R-17)")
+
+    def _check_cadence(self) -> None:
+        low, first = self.first_min_anchor, self.first_anchor
+        _need(1 <= low <= first <= self.max_anchor, "anchor", first, "1 <= min_anchor <= anchor <= max_anchor (B-1)")
+        _need(0.01 <= self.overhead_target <= 0.5, "overhead_target", self.overhead_target, "0.01 to 0.50 (B-1)")
+        if self.max_batch_diff is not None:
+            _need(self.max_batch_diff >= 0, "max_batch_diff", self.max_batch_diff, "at least 0 (G-8)")
+        if self.max_overshoot != "auto":
+            _need(isinstance(self.max_overshoot, int) and self.max_overshoot >= 0, "max_overshoot",
+                  self.max_overshoot, "'auto' or at least 0 (G-9)")  # fmt: skip
+            _need(self.policy == "async", "max_overshoot", self.max_overshoot, "only with policy async (G-9)")
+        _need(not self.relax_up or self.policy == "async", "relax_up", self.relax_up, "only with async (B-13)")
+        for knob, ratios in (("partition_ratios", self.partition_ratios), ("speed_ratios", self.speed_ratios)):
+            if ratios is not None:
+                good = bool(ratios) and all(math.isfinite(x) and x > 0 for x in ratios)
+                _need(good, knob, ratios, "one positive number per rank (D-17, B-6)")
+        _need(self.partition_ratios is None or self.policy == "sync", "partition_ratios", self.partition_ratios,
+              "only with policy sync (D-17)")  # fmt: skip
+        if isinstance(self.guard, str):
+            _need(self.guard in ("level", "growth", "none"), "guard", self.guard, "level, growth or none (B-33)")
+
+    def _check_times(self) -> None:
+        _need(math.isfinite(self.time_scale) and self.time_scale >= 0.1, "time_scale", self.time_scale,
+              "finite and at least 0.1 (M-3)")  # fmt: skip
+        for knob in ("heartbeat_s", "beacon_s", "exit_grace_s", "leave_grace_s", "save_limit_s", "handshake_s",
+                     "first_step_s", "stall_dump_s", "formation_s", "join_timeout_s", "max_join_timeout_s"):  # fmt: skip
+            seconds = getattr(self, knob)
+            _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")
+        _need(self.join_timeout_s <= self.max_join_timeout_s, "join_timeout_s", self.join_timeout_s,
+              f"at most max_join_timeout_s = {self.max_join_timeout_s} (M-4)")  # fmt: skip
+        _need(self.heartbeat_timeout_s >= 3 * self.heartbeat_s, "heartbeat_timeout_s", self.heartbeat_timeout_s,
+              f"at least 3 x heartbeat_s = {3 * self.heartbeat_s} (M-3)")  # fmt: skip
+        for knob in ("reduce_ceiling_s", "window_ceiling_s"):
+            ceiling = getattr(self, knob)
+            if ceiling is not None:
+                _need(ceiling >= self.heartbeat_timeout_s, knob, ceiling, "at least heartbeat_timeout_s (M-15)")
+
+    # --- derived ---------------------------------------------------------------------------------------------
+
+    @property
+    def first_anchor(self) -> int:
+        """The anchor a run starts with: 10 steps, 1 under sync (B-1)."""
+        return self.anchor if self.anchor is not None else (1 if self.policy == "sync" else 10)
+
+    @property
+    def first_min_anchor(self) -> int:
+        """The lower bound of growth: the initial anchor unless set (B-1)."""
+        return self.min_anchor if self.min_anchor is not None else self.first_anchor
+
+    @property
+    def is_progressive(self) -> bool:
+        """Whether dispatch streams one chunk per window (G-11)."""
+        return self.policy != "sync" if self.progressive is None else self.progressive
+
+    @property
+    def barrier_paced(self) -> bool:
+        """Whether no rank crosses an averaging or epoch barrier: every policy but async."""
+        return self.policy != "async"
+
+    @property
+    def alpha(self) -> float | None:
+        """The elastic blend of async (R-17), default 0.5; None where adoption overwrites."""
+        return None if self.policy != "async" else (0.5 if self.easgd_alpha is None else self.easgd_alpha)
+
+    @property
+    def staleness_s(self) -> float:
+        """Silence after which a peer is gone, exceeded strictly (M-3)."""
+        return self.heartbeat_timeout_s * self.time_scale
+
+    @property
+    def reduce_ceiling(self) -> float:
+        """Seconds without evidence after which a pending cycle is stalled, exceeded strictly (M-15)."""
+        own = self.reduce_ceiling_s
+        return (max(10 * self.heartbeat_timeout_s, 300.0) if own is None else own) * self.time_scale
+
+    @property
+    def window_ceiling(self) -> float:
+        """Seconds without progress after which a window is stalled (M-16)."""
+        own = self.window_ceiling_s
+        return 2 * self.reduce_ceiling if own is None else own * self.time_scale
+
+    def scaled(self, seconds: float) -> float:
+        """A duration under `time_scale` (M-3); heartbeat and beacon are never scaled."""
+        return seconds * self.time_scale
+
+    def resolved(self, wishes: Mapping[str, Any]) -> Config:
+        """This config with what it left open filled from a rank's wishes (V-6), else from the defaults."""
+        changes: dict[str, Any] = {}
+        for knob in ("batch_size", "num_epochs", "seed"):
+            if getattr(self, knob) is None and wishes.get(knob) is not None:
+                changes[knob] = wishes[knob]
+        config = attrs.evolve(self, **changes)
+        missing = [knob for knob in ("batch_size", "num_epochs") if getattr(config, knob) is None]
+        if missing:
+            raise ConfigError(f"nobody said {' and '.join(missing)}: give it to the Session or to the coordinator")
+        return config if config.seed is not None else attrs.evolve(config, seed=DEFAULT_SEED)
+
+    def disagreement(self, wishes: Mapping[str, Any]) -> str | None:
+        """The first wish of a rank that this (resolved) config does not fulfil, with both values, or None (V-5)."""
+        for knob, wish in sorted(wishes.items()):
+            if knob not in WISHABLE:
+                return f"a rank cannot set {knob}; it is the coordinator's"
+            ours = getattr(self, knob)
+            if wish is not None and ours is not None and wish != ours:
+                return f"{knob}: the run has {ours!r}, this rank wants {wish!r}"
+        return None
+
+    def welcome(self, dataset_len: int, world: int) -> dict[str, str | int | float | bool | None]:
+        """What every rank takes from the coordinator (V-6), as plain values."""
+        return {
+            "policy": self.policy, "averager": self.averager, "batch_size": self.batch_size,
+            "num_epochs": self.num_epochs, "seed": self.seed, "repeats": self.repeats,
+            "epoch_splits": self.epoch_splits, "drop_last": self.drop_last, "gamma": self.gamma,
+            "alpha": self.alpha, "digest": self.digest, "initial_state": self.initial_state,
+            "heartbeat_s": self.heartbeat_s, "staleness_s": self.staleness_s,
+            "leave_grace_s": self.scaled(self.leave_grace_s), "save_limit_s": self.scaled(self.save_limit_s),
+            "exit_grace_s": self.scaled(self.exit_grace_s), "lr_scale_ratio": self.lr_scale_ratio,
+            "on_lost": self.on_lost, "save_path": self.save_path, "dataset_len": dataset_len, "world": world,
+        }  # fmt: skip
+
+
+def config_digest(wishes: Mapping[str, Any]) -> bytes:
+    """32 bytes over the values a rank states (M-5): SHA-256 of their JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(dict(wishes), sort_keys=True, separators=(",", ":")).encode()).digest()

@@ -1,0 +1,317 @@
+"""The averaging cycle: arm, collect evidence, finish or try again (protocol sections 4.2, 4.3, 7; snapshot flavour).
+
+Cycle 0 is formation: it runs on the same machine and moves the initial state from one rank to all (M-6). What a
+cycle leaves behind is decided in `finish.py`; this module decides when a cycle begins and when it may end.
+
+The two gates read counts and nothing else. `fires` (G-1) asks whether every voter has its quota, is quiesced or
+parked by the lead limit; `gate_complete` (C-12) asks whether every member that is still a voter has acknowledged this
+attempt. No measured time can open either (G-2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import messages as m
+from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
+from .events import RoundAborted, RoundProgress, RoundReduced
+from .phases import CyclePhase, PeerPhase, RunPhase
+from .values import state
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+
+__all__ = ["Cycle"]
+
+MAX_ATTEMPTS = 32
+"""Attempts of one cycle before the run is given up (R-18)."""
+NORM_TOLERANCE = 1e-6
+"""Relative difference of two post-norms of one cycle that is worth an alert (C-6)."""
+
+
+@state
+class Cycle:
+    """State of the cycle (4.1): `number` counts arms, `finished` is the last cycle that finished (-1: none)."""
+
+    co: Coordinator
+    phase: CyclePhase = CyclePhase.IDLE
+    number: int = 0
+    attempt: int = 0
+    finished: int = -1
+    armed_at: float = 0.0
+    pending_since: float = 0.0
+    last_evidence_at: float = 0.0
+    idle_since: float = 0.0
+    members: tuple[int, ...] = ()
+    observers: tuple[int, ...] = ()
+    owing: int = 0
+    reduced: RoundReduced | None = None
+    version: int = 0
+    sync_rounds: int = 0
+    global_step: int = 0
+    last_reduce_ms: float | None = None
+    split_repeated: bool = False
+    sick_cycles: int = 0
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Armed and not finished."""
+        return self.phase == CyclePhase.PENDING
+
+    @property
+    def forming(self) -> bool:
+        """This is cycle 0: everyone must acknowledge, nobody has stepped (M-6)."""
+        return self.co.run.phase == RunPhase.FORMING
+
+    @property
+    def participants(self) -> tuple[int, ...]:
+        """Members and observers, ascending."""
+        return tuple(sorted((*self.members, *self.observers)))
+
+    @property
+    def key(self) -> m.RoundKey:
+        """The data round of this cycle (R-1)."""
+        kind = m.RoundKind.STATE if self.forming else m.RoundKind.PARAMS
+        return m.RoundKey(generation=self.co.generation, cycle=self.number, kind=kind)
+
+    def owes(self, rank: int) -> bool:
+        """Whether the finalize gate waits for this rank (C-12)."""
+        return self.pending and (rank in self.members or self.forming) and not self.co.peers[rank].acked
+
+    # --- guards --------------------------------------------------------------------------------------------------
+
+    def fires(self, event: object) -> bool:
+        """The firing gate (G-1), with the forced reduce of a stop (G-10), and the start of formation (M-6)."""
+        co = self.co
+        if co.run.phase == RunPhase.FORMING:
+            return co.run.window_closed and co.alive_count > 0
+        if co.run.phase != RunPhase.TRAINING or co.save_issued:
+            return False
+        if not co.voters or co.alive_count < co.config.min_ranks or co.movers == 0:
+            return False
+        return co.stopping or co.short == 0
+
+    def gate_complete(self, event: object) -> bool:
+        """The finalize gate (C-12): counts acknowledgements, never steps or time."""
+        return self.owing == 0
+
+    def round_current(self, event: Any) -> bool:
+        """Evidence of this cycle and attempt (N-6, C-35)."""
+        cycle = event.key.cycle if isinstance(event, (RoundReduced, RoundAborted)) else event.cycle
+        return bool(cycle == self.number and event.attempt == self.attempt)
+
+    def key_current(self, event: RoundProgress) -> bool:
+        """Progress of this cycle's round."""
+        return event.key == self.key
+
+    def owes_ack(self, event: m.SyncAck) -> bool:
+        """A participant that has not acknowledged this attempt (C-6)."""
+        return event.rank in self.participants and not self.co.peers[event.rank].acked
+
+    def already_shipped(self, event: m.SnapshotReady) -> bool:
+        """Counts once per attempt (C-7)."""
+        return self.co.peers[event.rank].shipped is not None
+
+    def shipped_plausible(self, event: m.SnapshotReady) -> bool:
+        """C-7: in attempt 0 exactly the steps of the book, later at most those; 0 for an observer."""
+        if event.rank not in self.members:
+            return event.rank in self.observers and event.shipped_steps == 0
+        steps = self.co.peers[event.rank].steps
+        return event.shipped_steps == steps if self.attempt == 0 else event.shipped_steps <= steps
+
+    def attempts_used_up(self, event: object) -> bool:
+        """R-18."""
+        return self.attempt >= MAX_ATTEMPTS
+
+    def retryable(self, event: m.RoundFailed) -> bool:
+        """Whether the rank that failed can average at all (R-18)."""
+        return event.retryable
+
+    def digest_split(self, event: object) -> bool:
+        """C-18: someone was delivered other bytes than the averager has, or than the others."""
+        return len(set(self._digests().values())) > 1
+
+    # --- arm -----------------------------------------------------------------------------------------------------
+
+    def arm(self, event: object) -> None:
+        """C-11, exact order; cycle 0 without the increment (M-6)."""
+        co = self.co
+        co.emit(Emit("SyncStart", {"cycle": self.number if self.forming else self.number + 1}))
+        if not self.forming:
+            self.number += 1
+        self.attempt, self.split_repeated = 0, False
+        self.armed_at = self.last_evidence_at = co.now
+        joining = tuple(r for r in co.alive if co.peers[r].phase == PeerPhase.JOINING and co.peers[r].attached)
+        self.members = tuple(co.voters)
+        self.observers = joining
+        for rank in self.participants:
+            co.peers[rank].open_slots()
+        self._open()
+        for rank in self.participants:
+            self._request(rank)
+        if not co.config.is_progressive and not self.forming:
+            for rank in self.members:
+                peer = co.peers[rank]
+                peer.throttled = m.ThrottleReason.BARRIER
+                co.send(peer, m.Throttle, cycle=self.number, reason=m.ThrottleReason.BARRIER)
+                co.emit(Emit("Throttle", {"rank": rank, "reason": "barrier"}))
+        self.pending_since = co.now
+        co.emit(Emit("AverageStart", {"cycle": self.number, "members": list(self.participants)}))
+
+    def _open(self) -> None:
+        co = self.co
+        self.reduced = None
+        gated = self.participants if self.forming else self.members
+        self.owing = sum(1 for rank in gated if not co.peers[rank].acked)
+        if self.forming:
+            source = self.source
+            members: tuple[tuple[int, int, int], ...] = ()
+            if co.config.initial_state == "rank" and source is not None:
+                members = ((source, co.peers[source].incarnation, 0),)
+            watchers = tuple((r, co.peers[r].incarnation) for r in self.observers if r != source or not members)
+        else:
+            members = tuple((r, co.peers[r].incarnation, self._limit(r)) for r in self.members)
+            watchers = tuple((r, co.peers[r].incarnation) for r in self.observers)
+        co.emit(OpenRound(self.key, self.attempt, members, watchers))
+
+    @property
+    def source(self) -> int | None:
+        """Cycle 0: the lowest rank gives the initial state (M-6)."""
+        return self.observers[0] if self.observers else None
+
+    def _limit(self, rank: int) -> int:
+        """R-4: steps dispatched to the incarnation and not merged."""
+        held = self.co.book.holdings(rank)
+        return held.trained_batches + held.in_flight_batches
+
+    def _request(self, rank: int) -> None:
+        gives = rank in self.members
+        if self.forming:
+            gives = rank == self.source and self.co.config.initial_state == "rank"
+        self.co.send(self.co.peers[rank], m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
+
+    # --- evidence ------------------------------------------------------------------------------------------------
+
+    def record_ack(self, event: m.SyncAck) -> None:
+        """C-6: the only evidence that can finish a cycle. It adds no step."""
+        peer = self.co.peers[event.rank]
+        if self.owes(event.rank):
+            self.owing -= 1
+        peer.acked, peer.outcome = True, event.outcome
+        peer.divergence, peer.pre_norm, peer.post_norm = event.divergence, event.pre_norm, event.post_norm
+        peer.digest = event.digest
+        peer.sync_lag_ms = (self.co.now - self.armed_at) * 1000
+        self._evidence(peer, "SyncAck")
+        norms = [p.post_norm for p in (self.co.peers[r] for r in self.participants) if p.post_norm is not None]
+        if norms and max(norms) - min(norms) > NORM_TOLERANCE * max(norms):
+            self.co.emit(Alert("norm_mismatch", f"cycle {self.number}", f"post norms differ: {min(norms)} {max(norms)}"))
+
+    def admit_contribution(self, event: m.SnapshotReady) -> None:
+        """C-7, then R-11: what the report lane says may count in the sum."""
+        peer = self.co.peers[event.rank]
+        peer.shipped = event.shipped_steps
+        peer.upload_ms = (self.co.now - self.armed_at) * 1000
+        self._evidence(peer, "SnapshotReady")
+        if event.rank in self.members or self.forming:
+            self.co.emit(AdmitContribution(self.key, self.attempt, event.rank, event.shipped_steps))
+
+    def record_progress(self, event: RoundProgress) -> None:
+        """Moving bytes push the ceiling out (M-15) and are progress of their rank (M-2)."""
+        peer = self.co.peers.get(event.rank)
+        if peer is not None and event.bytes > peer.bytes_in:
+            peer.bytes_in = event.bytes
+            self._evidence(peer, "RoundProgress")
+
+    def record_reduced(self, event: RoundReduced) -> None:
+        """R-2: from here on the accepted set is known."""
+        self.reduced = event
+        self.last_evidence_at = self.co.now
+        for rank, why in event.refused:
+            self.co.count_refused(rank, why.name.lower())
+
+    def _evidence(self, peer: Any, kind: str) -> None:
+        self.last_evidence_at = self.co.now
+        peer.progressed(kind)
+
+    # --- again, or never -----------------------------------------------------------------------------------------
+
+    def try_again(self, event: Any) -> None:
+        """C-39: a new attempt of the same cycle with who is left; ranks ship the retained copy (W-10)."""
+        self._retry(getattr(event, "cause", "the round failed"))
+
+    def _retry(self, cause: str) -> None:
+        co = self.co
+        self.attempt += 1
+        co.emit(Alert("refused", f"cycle {self.number}", f"attempt {self.attempt} of the data round: {cause}"))
+        co.book.resolve_limbo({})
+        co.returned = True
+        self.members = tuple(r for r in self.members if co.peers[r].alive)
+        self.observers = tuple(r for r in self.observers if co.peers[r].alive)
+        for rank in self.participants:
+            co.peers[rank].clear_evidence()
+        self._open()
+        for rank in self.participants:
+            self._request(rank)
+
+    def expel(self, event: m.RoundFailed) -> None:
+        """R-18: a rank that cannot average must go, not park."""
+        self.co.lose(event.rank, f"cannot average: {event.cause}")
+
+    def settle_digests(self, event: object) -> None:
+        """C-18: the minority goes; without a majority the cycle is repeated once, then the run ends."""
+        digests = self._digests()
+        tally: dict[bytes, int] = {}
+        for digest in digests.values():
+            tally[digest] = tally.get(digest, 0) + 1
+        best = max(sorted(tally), key=lambda d: tally[d])
+        if 2 * tally[best] > len(digests):
+            for rank in sorted(r for r, d in digests.items() if d != best and r >= 0):
+                self.co.emit(Alert("digest_mismatch", f"rank {rank}", "was delivered other bytes", critical=True))
+                self.co.lose(rank, "digest")
+        elif not self.split_repeated:
+            self.split_repeated = True
+            self._retry("the digests of the consensus differ and no majority agrees")
+        else:
+            self.co.condemn(m.SaveReason.CONSENSUS_MISMATCH, "the digests of the consensus differ again")
+
+    def _digests(self) -> dict[int, bytes]:
+        """Digests of who acknowledged, the averager's own as rank -1."""
+        if not self.co.config.digest:
+            return {}
+        peers = [self.co.peers[rank] for rank in self.participants]
+        known = {peer.rank: peer.digest for peer in peers if peer.digest is not None and peer.alive}
+        if self.reduced is not None and self.reduced.digest is not None and known:
+            known[-1] = self.reduced.digest
+        return known
+
+    def member_gone(self, rank: int, was_owing: bool) -> None:
+        """C-21: a member that left is waited for no longer."""
+        if self.pending and was_owing:
+            self.owing -= 1
+
+    def abort(self, event: object) -> None:
+        """The round will not be finished."""
+        self.co.emit(AbortRound(self.key))
+
+    def stall(self, event: object) -> None:
+        """C-16, once: dump, then save and stop."""
+        co = self.co
+        waited = co.now - max(self.pending_since, self.last_evidence_at)
+        co.emit(Emit("Stalled", {"cycle": self.number, "waited_s": waited, "dump": co.dump()}))
+        co.emit(Alert("stalled", f"cycle {self.number}", f"no evidence for {waited:.0f} s", critical=True))
+        co.run.begin_save(m.SaveReason.REDUCE_STALL, f"cycle {self.number} made no progress for {waited:.0f} s")
+
+    def give_up(self, event: Any) -> None:
+        """M-21, D-12, C-18: save what there is and stop."""
+        self.co.run.begin_save(event.reason, event.text)
+
+    def finish(self, event: object) -> None:
+        """C-15, see finish.py. The phase flips after it, whatever fails inside (C-13)."""
+        from .finish import finish_cycle, finish_formation
+
+        if self.forming:
+            finish_formation(self)
+        else:
+            finish_cycle(self)

@@ -1,0 +1,97 @@
+"""Tables as people read them: a Mermaid diagram, a page for the docs, a dump for the terminal.
+
+All three are made from the rows alone and depend on nothing else, so that a committed page can be compared with a
+fresh one. The diagram shows where a machine can go; what it turns down or ignores without moving is in the table
+below it, because arrows from every phase to itself would hide the others. `transitions` can draw as well, but puts a
+style sheet around the graph and every ignored event into it.
+"""
+
+from __future__ import annotations
+
+from .engine import SAME, Kind, Row, Table, Wildcard, cells, destination
+
+__all__ = ["markdown", "mermaid", "text"]
+
+
+def mermaid(table: Table) -> str:
+    """The table as a Mermaid stateDiagram-v2.
+
+    Phases and arrows are in the order of their definition; all rows between the same two phases share one arrow, with
+    one line each: event, guards in brackets, "(violation)" where the row ends a session.
+    """
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for phase in table.phases:
+        for (source, _), rows in cells(table).items():
+            for row in rows if source is phase else ():
+                moves = destination(row) is not phase
+                if moves or row.kind is Kind.ACCEPT:
+                    labels = arrows.setdefault((phase.name, destination(row).name), [])
+                    labels.append(_label(row))
+    lines = ["stateDiagram-v2", *(f"    {phase.name}" for phase in table.phases), f"    [*] --> {table.initial.name}"]
+    for (source_name, target_name), labels in arrows.items():
+        # dict.fromkeys: rows of one event that differ only in their effects read the same.
+        lines.append(f"    {source_name} --> {target_name}: {'<br/>'.join(dict.fromkeys(labels))}")
+    lines += [f"    {phase.name} --> [*]" for phase in table.final]
+    return "\n".join(lines) + "\n"
+
+
+def _label(row: Row) -> str:
+    label = row.event
+    if row.guards:
+        label += f" [{' & '.join(row.guards)}]"
+    return f"{label} (violation)" if row.kind is Kind.VIOLATION else label
+
+
+def markdown(table: Table) -> str:
+    """A page about the table: its diagram, then every row as it was written, in its order."""
+    header = ("#", "in phase", "on", "if", "do", "then in phase", "kind", "rule", "note")
+    lines = [f"# {table.name}", "", "```mermaid", mermaid(table).rstrip("\n"), "```", ""]
+    lines += [_table_line(header), _table_line(("---",) * len(header))]
+    for index, row in enumerate(table.rows):
+        columns = (
+            str(index),
+            _source(row),
+            row.event,
+            " and ".join(row.guards),
+            ", ".join(row.effects),
+            _target(row),
+            row.kind.name.lower(),
+            row.rule,
+            row.note,
+        )
+        lines.append(_table_line(columns))
+    return "\n".join(lines) + "\n"
+
+
+def _table_line(columns: tuple[str, ...]) -> str:
+    return f"| {' | '.join(' '.join(column.split()).replace('|', chr(92) + '|') for column in columns)} |"
+
+
+def _source(row: Row) -> str:
+    if isinstance(row.source, Wildcard):
+        return "any"
+    sources = row.source if isinstance(row.source, tuple) else (row.source,)
+    return ", ".join(phase.name for phase in sources)
+
+
+def _target(row: Row) -> str:
+    return "same" if isinstance(row.target, Wildcard) else row.target.name
+
+
+def text(table: Table) -> str:
+    """Every cell of the table with its expanded rows in the order they are tried, for a terminal.
+
+    A line starts with the index of the row in `Table.rows`; "=" stands for a phase that stays.
+    """
+    found = cells(table)
+    lines = [f"{table.name}: starts in {table.initial.name}"]
+    for phase in table.phases:
+        lines += ["", f"{phase.name} (final)" if phase in table.final else phase.name]
+        for event in table.events:
+            lines.append(f"  {event}")
+            for row in found.get((phase, event), ()):
+                condition = f"if {' and '.join(row.guards)}" if row.guards else "otherwise"
+                target = "=" if row.target is SAME else destination(row).name
+                what = ", ".join(row.effects) or "nothing"
+                lines.append(f"{row.origin:>5} {condition}: {what} -> {target} ({row.kind.name.lower()}, {row.rule})")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,319 @@
+"""The book: which incarnation holds which batches, and what became of them (D-3, D-9 to D-15, D-19, D-20).
+
+A batch is at any time in exactly one place. *Free* ones are the pool's (`pool.py`). *In flight*: part of a plan given
+to a rank and not stepped yet. *Trained*: stepped, but not merged into a consensus. *Limbo*: trained by a rank that
+died after it had shipped them, while the data round is still open (M-19). *Covered*: merged. Only the last is final;
+everything else can return to the pool, and what was trained and returns is counted as replayed (I42).
+
+    take -> in flight --Batch--> trained --Update(merged)--> covered
+     ^          |                   |
+     '-- rollback, forfeit, short plan, refusal, void: back to the pool, as holes
+
+Per rank both queues are in the order of dispatch, so a step moves the next batch of the oldest plan, in O(1).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from ..errors import InvariantError
+from ..messages import Plan
+from ..values import state, value
+from .permutation import epoch_bounds
+from .pool import Pool, Range, Slice, Taken, batches_in, initial_spans, merge_ranges
+
+__all__ = ["Book", "Covered", "InFlight"]
+
+
+@value
+class Covered:
+    """Batches that a consensus now contains: `count` of `epoch` from `first` on, trained by `rank`."""
+
+    rank: int
+    epoch: int
+    first: int
+    count: int
+
+
+@state
+class InFlight:
+    """A plan out with a rank: its slice, how many batches of it were stepped, and how to undo the take."""
+
+    plan: Plan
+    slice: Slice
+    taken: Taken | None
+    epoch_before: int
+    done: int = 0
+
+
+@state
+class Trained:
+    """A run of stepped batches with one base cycle."""
+
+    epoch: int
+    first: int
+    count: int
+    base_cycle: int
+
+
+@state
+class Holdings:
+    """What one incarnation holds. `in_flight_batches` counts the batches of its plans that are not stepped yet."""
+
+    plans: deque[InFlight] = attrs.field(factory=deque)
+    trained: deque[Trained] = attrs.field(factory=deque)
+    in_flight_batches: int = 0
+    trained_batches: int = 0
+    epoch: int = -1
+
+
+@state
+class Book:
+    """All pools and holdings of a run. Sizes are whole batches except where a name says picks."""
+
+    picks: int
+    batch_size: int
+    epoch_splits: int
+    num_epochs: int
+    drop_last: bool
+    pools: dict[int, Pool] = attrs.field(factory=dict)
+    ranks: dict[int, Holdings] = attrs.field(factory=dict)
+    limbo: dict[int, list[Trained]] = attrs.field(factory=dict)
+    last_closed_epoch: int = -1
+    next_plan_id: int = 1
+    replayed: int = 0
+    covered: int = 0
+
+    # --- epochs --------------------------------------------------------------------------------------------------
+
+    @property
+    def first_live(self) -> int:
+        """The lowest epoch that is not closed (D-4)."""
+        return self.last_closed_epoch + 1
+
+    def length(self, epoch: int) -> int:
+        """Picks of an epoch (D-2)."""
+        return epoch_bounds(self.picks, self.epoch_splits, epoch)[2]
+
+    def total(self, epoch: int) -> int:
+        """Batches of an epoch (D-3)."""
+        return batches_in(self.length(epoch), self.batch_size, self.drop_last)
+
+    def open_pool(self, epoch: int, voters: Sequence[int], counts: Mapping[int, int] | None) -> Pool:
+        """The pool of an epoch, created at its first use with spans for the voters of that moment (D-3, D-4). Without
+        voters every batch counts as out already: a run of whole shares books them at once (D-17)."""
+        if epoch <= self.last_closed_epoch or epoch >= self.num_epochs:
+            raise InvariantError(f"I13: a pool for epoch {epoch}, but {self.last_closed_epoch} is closed")
+        if epoch not in self.pools:
+            spans = initial_spans(self.total(epoch), voters, counts) if voters else {}
+            self.pools[epoch] = Pool(epoch, self.total(epoch), spans)
+        return self.pools[epoch]
+
+    def close_complete(self) -> list[int]:
+        """Close every epoch whose batches are all covered, in order, stopping at the first that is not (D-20)."""
+        closed = []
+        while self.first_live in self.pools and self.pools[self.first_live].complete:
+            closed.append(self.first_live)
+            del self.pools[self.first_live]
+            self.last_closed_epoch += 1
+        return closed
+
+    # --- handing out ---------------------------------------------------------------------------------------------
+
+    def holdings(self, rank: int) -> Holdings:
+        """What a rank holds; empty for a rank that never held anything."""
+        if rank not in self.ranks:
+            self.ranks[rank] = Holdings()
+        return self.ranks[rank]
+
+    def take(self, rank: int, epoch: int, most: int) -> Plan | None:
+        """Take at most `most` batches for a rank and book them as one plan; None when the pool has none (D-8.5)."""
+        taken = self.pools[epoch].take(rank, most)
+        return None if taken is None else self._book(rank, taken.slice, taken)
+
+    def give(self, rank: int, epoch: int, first: int, count: int) -> Plan:
+        """Book a given slice, for runs that hand out whole shares (D-17, D-22). It must be free, as a hole or span."""
+        return self._book(rank, Slice(epoch, first, count), None)
+
+    def _book(self, rank: int, part: Slice, taken: Taken | None) -> Plan:
+        offset, size = part.picks(self.batch_size, self.length(part.epoch))
+        plan = Plan(plan_id=self.next_plan_id, epoch=part.epoch, offset=offset, size=size)
+        self.next_plan_id += 1
+        held = self.holdings(rank)
+        held.plans.append(InFlight(plan, part, taken, held.epoch))
+        held.in_flight_batches += part.count
+        held.epoch = part.epoch
+        return plan
+
+    def rollback(self, rank: int, plan_id: int) -> bool:
+        """Undo a take whose message was lost (D-14). A plan that is not held any more is ignored: the batches have
+        found their way back already, and reclaiming them again would give them out twice."""
+        held = self.holdings(rank)
+        entry = next((e for e in reversed(held.plans) if e.plan.plan_id == plan_id), None)
+        if entry is None:
+            return False
+        held.plans.remove(entry)
+        held.in_flight_batches -= entry.slice.count - entry.done
+        held.epoch = entry.epoch_before
+        pool = self.pools[entry.slice.epoch]
+        if entry.taken is not None:
+            pool.undo(entry.taken, entry.done)
+        else:
+            pool.reclaim([(entry.slice.first + entry.done, entry.slice.count - entry.done)])
+        return True
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def head(self, rank: int) -> InFlight | None:
+        """The oldest plan of a rank that still has a batch to step."""
+        for entry in self.holdings(rank).plans:  # finished plans wait for their Metrics: at most two (D-15)
+            if entry.done < entry.slice.count:
+                return entry
+        return None
+
+    def samples_due(self, entry: InFlight) -> int:
+        """Picks of the next batch of a plan: the batch size, but for a short last batch (D-11)."""
+        return min(self.batch_size, entry.plan.size - entry.done * self.batch_size)
+
+    def count_step(self, rank: int, entry: InFlight, base_cycle: int) -> None:
+        """Move the next batch of a plan from in flight to trained (D-11)."""
+        held = self.ranks[rank]
+        batch = entry.slice.first + entry.done
+        entry.done += 1
+        held.in_flight_batches -= 1
+        held.trained_batches += 1
+        last = held.trained[-1] if held.trained else None
+        if last is not None and (last.epoch, last.first + last.count, last.base_cycle) == (
+            entry.slice.epoch, batch, base_cycle,
+        ):  # fmt: skip
+            last.count += 1
+        else:
+            held.trained.append(Trained(entry.slice.epoch, batch, 1, base_cycle))
+
+    def void_step(self, rank: int, entry: InFlight) -> None:
+        """A step whose basis was refused: the batch returns, untrained as far as the book knows (C-8)."""
+        batch = entry.slice.first + entry.done
+        entry.done += 1
+        self.ranks[rank].in_flight_batches -= 1
+        self._return([Trained(entry.slice.epoch, batch, 1, -1)], replayed=True)
+
+    def holds(self, rank: int, plan_ids: Iterable[int]) -> bool:
+        """Whether these are exactly the oldest plans of the rank, in order (D-9)."""
+        ids = tuple(plan_ids)
+        mine = tuple(entry.plan.plan_id for entry in self.holdings(rank).plans)
+        return bool(ids) and mine[: len(ids)] == ids
+
+    def complete(self, rank: int, plan_ids: Iterable[int]) -> int:
+        """End the oldest plans; what of them was not stepped returns (D-9). Gives the number of those batches."""
+        held, short = self.holdings(rank), 0
+        for _ in tuple(plan_ids):
+            entry = held.plans.popleft()
+            missing = entry.slice.count - entry.done
+            if missing:
+                held.in_flight_batches -= missing
+                self.pools[entry.slice.epoch].reclaim([(entry.slice.first + entry.done, missing)])
+                short += missing
+        return short
+
+    # --- what becomes of steps -----------------------------------------------------------------------------------
+
+    def merge(self, rank: int, steps: int) -> list[Covered]:
+        """The oldest `steps` trained batches are in the consensus (D-12)."""
+        runs = self._split(self.holdings(rank).trained, steps, rank)
+        self.holdings(rank).trained_batches -= steps
+        return self._cover(rank, runs)
+
+    def refuse(self, rank: int, before_cycle: int) -> int:
+        """Batches trained on a basis older than `before_cycle` return (D-12). Gives their number."""
+        held = self.holdings(rank)
+        out = [run for run in held.trained if run.base_cycle < before_cycle]
+        held.trained = deque(run for run in held.trained if run.base_cycle >= before_cycle)
+        count = sum(run.count for run in out)
+        held.trained_batches -= count
+        self._return(out, replayed=True)
+        return count
+
+    def into_limbo(self, rank: int, steps: int) -> None:
+        """Set the shipped batches of a dead rank aside until it is known whether they were merged (M-19)."""
+        held = self.holdings(rank)
+        self.limbo[rank] = self._split(held.trained, steps, rank)
+        held.trained_batches -= steps
+
+    def resolve_limbo(self, merged: Mapping[int, int]) -> list[Covered]:
+        """Limbo ends with the cycle: merged batches are covered, all others return (M-19)."""
+        covered: list[Covered] = []
+        for rank in sorted(self.limbo):
+            runs = self.limbo[rank]
+            if merged.get(rank):
+                covered += self._cover(rank, runs)
+            else:
+                self._return(runs, replayed=True)
+        self.limbo.clear()
+        return covered
+
+    def forfeit(self, rank: int) -> int:
+        """Everything an ended incarnation still holds returns, ascending (D-19). Idempotent; gives the batches."""
+        held = self.ranks.pop(rank, None)
+        if held is None:
+            return 0
+        self._return(held.trained, replayed=True)
+        rest = [
+            Trained(e.slice.epoch, e.slice.first + e.done, e.slice.count - e.done, -1)
+            for e in held.plans if e.done < e.slice.count
+        ]  # fmt: skip
+        self._return(rest, replayed=False)
+        return held.trained_batches + held.in_flight_batches
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def uncovered(self, epoch: int) -> list[Range]:
+        """Batches of an open epoch that no consensus contains, ascending, merged (K-10)."""
+        if epoch <= self.last_closed_epoch:
+            return []
+        if epoch not in self.pools:
+            return [(0, self.total(epoch))]
+        runs = list(self.pools[epoch].free_ranges())
+        for held in self.ranks.values():
+            runs += [(e.slice.first + e.done, e.slice.count - e.done) for e in held.plans if e.slice.epoch == epoch]
+            runs += [(run.first, run.count) for run in held.trained if run.epoch == epoch]
+        runs += [(run.first, run.count) for out in self.limbo.values() for run in out if run.epoch == epoch]
+        return merge_ranges([run for run in runs if run[1]])
+
+    # --- helpers -------------------------------------------------------------------------------------------------
+
+    def _split(self, trained: deque[Trained], steps: int, rank: int) -> list[Trained]:
+        runs: list[Trained] = []
+        left = steps
+        while left:
+            if not trained:
+                raise InvariantError(f"I46: rank {rank} merged {steps} steps, {steps - left} of them are in the book")
+            run = trained[0]
+            part = min(left, run.count)
+            runs.append(Trained(run.epoch, run.first, part, run.base_cycle))
+            left -= part
+            if part == run.count:
+                trained.popleft()
+            else:
+                run.first += part
+                run.count -= part
+        return runs
+
+    def _cover(self, rank: int, runs: Iterable[Trained]) -> list[Covered]:
+        covered = []
+        for run in runs:
+            self.pools[run.epoch].cover(run.count)
+            self.covered += run.count
+            covered.append(Covered(rank, run.epoch, run.first, run.count))
+        return covered
+
+    def _return(self, runs: Iterable[Trained], *, replayed: bool) -> None:
+        by_epoch: dict[int, list[Range]] = {}
+        for run in runs:
+            by_epoch.setdefault(run.epoch, []).append((run.first, run.count))
+            if replayed:
+                self.replayed += run.count
+        for epoch in sorted(by_epoch):
+            self.pools[epoch].reclaim(by_epoch[epoch])

@@ -1,0 +1,349 @@
+"""The desk: how much work a rank may be given, when, and from where (D-4 to D-9, D-13, D-16 to D-22).
+
+The book knows where each batch is; the desk decides who gets which next. Barrier-paced ranks (Sync, Cadence) may not
+cross an averaging or epoch barrier, so their next chunk rides in the `Update` of a finish. Whatever leaves the desk is
+a promise that can be broken: a plan whose message is lost is rolled back as if it had never been taken (D-14).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ..effects import Emit
+from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
+from ..phases import PeerPhase, RunPhase
+from ..values import state
+from .pool import Pool
+from .shares import shares, split_returned
+from .window import final_window
+
+if TYPE_CHECKING:
+    from ..coordinator import Coordinator
+    from ..peer import Peer
+
+__all__ = ["Desk"]
+
+ASYNC_PLANS = 2
+"""Async keeps one plan running and one in the mailbox (D-15)."""
+PROBE_SHARE = 10
+"""An uncalibrated async rank gets a tenth of its share of a pass (D-6)."""
+
+
+@state
+class FinalWindow:
+    """The planned last window of an epoch (D-7): slots as planned, and what of them is not served yet."""
+
+    epoch: int
+    counts: tuple[tuple[int, int], ...]
+    planned: dict[int, int]
+    left: dict[int, int]
+
+
+@state
+class EpochTally:
+    """Metrics of an open epoch by rank (K-20)."""
+
+    samples: int = 0
+    batches: int = 0
+    loss_sum: float = 0.0
+    loss_samples: int = 0
+    epoch_ms: dict[int, float] = attrs.field(factory=dict)
+    share_ms: float = 0.0
+
+
+@state
+class Desk:
+    """Dispatch decisions over the coordinator's book, balancer and voters."""
+
+    co: Coordinator
+    window: FinalWindow | None = None
+    dispatched_epoch: int = -1
+    tallies: dict[int, EpochTally] = attrs.field(factory=dict)
+    awaiting: list[int] = attrs.field(factory=list)
+
+    # --- budgets -------------------------------------------------------------------------------------------------
+
+    def quota(self, rank: int) -> int:
+        """Steps a rank owes before the gate may fire (D-5); in Sync one (G-1)."""
+        if self.co.config.policy == "sync":
+            return 1
+        count = self.co.balancer.counts[rank]
+        return count if self.window is None else max(count, self.window.planned.get(rank, 0))
+
+    def left(self, rank: int) -> int:
+        """Batches a rank may still be given in this window (D-5)."""
+        co = self.co
+        if not co.config.is_progressive:
+            return co.book.total(min(co.book.first_live, co.book.num_epochs - 1))
+        limit = self.quota(rank)
+        if co.config.policy == "async":
+            limit = co.balancer.counts[rank] + co.balancer.overshoots.get(rank, 0)
+        return max(0, limit - co.peers[rank].steps - co.book.holdings(rank).in_flight_batches)
+
+    def enterable(self) -> list[int]:
+        """Epochs a rank may enter now (D-4)."""
+        first = self.co.book.first_live
+        ahead = 1 if self.co.config.policy == "async" else 0
+        return [epoch for epoch in range(first, first + ahead + 1) if epoch < self.co.book.num_epochs]
+
+    def size(self, rank: int, pool: Pool) -> int:
+        """Batches of the next chunk (D-6)."""
+        co, rem, left = self.co, pool.free, self.left(rank)
+        if rem == 0 or left == 0:
+            return 0
+        counts = co.balancer.counts
+        whole = sum(counts[r] for r in co.voters)
+        if self.window is not None and self.window.epoch == pool.epoch:
+            size = self.window.left.get(rank, 0)
+        elif rem < whole or co.config.barrier_paced:
+            size = counts[rank]
+        elif not co.balancer.calibrated and not co.balancer.hinted:
+            probe = co.book.picks // (len(co.seats) * PROBE_SHARE * co.book.batch_size)
+            size = max(co.config.min_chunk, probe)
+        else:
+            size = max(-(-rem * counts[rank] // whole), co.config.min_chunk)
+        return min(size, rem, left)
+
+    def quiesced(self, rank: int) -> bool:
+        """Nothing in flight and no work it could be given (G-4)."""
+        if self.co.book.holdings(rank).plans:
+            return False
+        if self.window is not None and self.window.left.get(rank, 0) == 0:
+            return True
+        for epoch in self.enterable():
+            pool = self.co.book.pools.get(epoch)
+            if pool is None or pool.free:
+                return False
+        return True
+
+    # --- final window --------------------------------------------------------------------------------------------
+
+    def refresh_window(self, *, finishing: bool = False) -> None:
+        """Pin, keep or clear the final window (D-7). At a finish a window served to its end is over."""
+        co = self.co
+        if not (co.config.is_progressive and co.config.barrier_paced):
+            return
+        pool = co.book.pools.get(co.book.first_live)
+        counts = {rank: co.balancer.counts[rank] for rank in co.voters}
+        if pool is None or not counts:
+            self.window = None
+            return
+        old = self.window
+        same = old is not None and old.epoch == pool.epoch and old.counts == tuple(counts.items())
+        if old is not None and old.epoch == pool.epoch and pool.free == 0 and not finishing:
+            return
+        if same and old is not None and pool.free and pool.free == sum(old.left.values()):
+            return
+        slots = final_window(pool.free, counts)
+        self.window = None
+        if slots is not None:
+            self.window = FinalWindow(pool.epoch, tuple(counts.items()), dict(slots), dict(slots))
+
+    def _serve(self, rank: int, epoch: int, batches: int) -> None:
+        if self.window is not None and self.window.epoch == epoch and rank in self.window.left:
+            self.window.left[rank] = max(0, self.window.left[rank] - batches)
+
+    # --- handing out ---------------------------------------------------------------------------------------------
+
+    def take(self, rank: int, epoch: int, batches: int) -> Plan | None:
+        """Take and serve in one act."""
+        plan = self.co.book.take(rank, epoch, batches)
+        if plan is not None:
+            self._serve(rank, epoch, -(-plan.size // self.co.book.batch_size))
+        return plan
+
+    def rollback(self, rank: int, plan_id: int) -> None:
+        """Undo a take whose message was lost, with its slot (D-14)."""
+        held = self.co.book.holdings(rank)
+        entry = next((e for e in held.plans if e.plan.plan_id == plan_id), None)
+        if entry is not None and self.co.book.rollback(rank, plan_id):
+            window = self.window
+            if window is not None and window.epoch == entry.plan.epoch and rank in window.left:
+                window.left[rank] += entry.slice.count - entry.done
+            self.co.returned = True
+
+    def open_pool(self, epoch: int) -> Pool:
+        """The pool of an epoch, with the spans of this moment (D-3)."""
+        co = self.co
+        fresh = epoch not in co.book.pools
+        known = co.balancer.calibrated or co.balancer.hinted
+        pool = co.book.open_pool(epoch, co.voters, co.balancer.counts if known else None)
+        if fresh:
+            self.tallies[epoch] = EpochTally()
+            co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
+            self.refresh_window()
+        return pool
+
+    def may_serve(self, peer: Peer) -> bool:
+        """D-8.1 and D-8.2: an attached voter with room in its hands, and a run that goes on."""
+        co = self.co
+        if peer.phase != PeerPhase.VOTER or not peer.attached or co.stopping or co.save_issued:
+            return False
+        plans = len(co.book.holdings(peer.rank).plans)
+        return plans == 0 if co.config.barrier_paced else plans < ASYNC_PLANS
+
+    def dispatch_next(self, rank: int) -> bool:
+        """Give a rank its next chunk, if it may have one (D-8)."""
+        peer = self.co.peers[rank]
+        if not self.may_serve(peer):
+            return False
+        for epoch in self.enterable():
+            pool = self.open_pool(epoch)
+            if not pool.free:
+                continue
+            size = self.size(rank, pool)
+            plan = self.take(rank, epoch, size) if size else None
+            if plan is None:
+                return False
+            self.co.send(peer, StartEpoch, plan=plan, cycle=self.co.cycle.finished)
+            return True
+        return False
+
+    def wake(self) -> None:
+        """D-16: an idle rank sends no completion, so nothing else would restart it."""
+        if not self.co.config.is_progressive or self.co.run.phase != RunPhase.TRAINING:
+            return
+        self.refresh_window()
+        for rank in list(self.co.voters):
+            for _ in range(ASYNC_PLANS):
+                if not self.dispatch_next(rank):
+                    break
+
+    def compose(self, rank: int) -> Plan | None:
+        """The plan that rides in the Update of a finish (D-13)."""
+        co, peer = self.co, self.co.peers[rank]
+        if not (co.config.is_progressive and co.config.policy == "cadence") or not self.may_serve(peer):
+            return None
+        pool = co.book.pools.get(co.book.first_live)
+        if pool is None or not pool.free:
+            return None
+        size = self.size(rank, pool)
+        return self.take(rank, pool.epoch, size) if size else None
+
+    # --- completions and epochs ----------------------------------------------------------------------------------
+
+    def completed(self, rank: int, metrics: Metrics) -> None:
+        """Keep the metrics of a chunk (K-20) and remember whom to serve (C-3.11)."""
+        tally = self.tallies.setdefault(metrics.epoch, EpochTally())
+        tally.samples += metrics.samples
+        tally.batches += metrics.batches
+        tally.share_ms += metrics.share_complete_ms
+        tally.epoch_ms[rank] = tally.epoch_ms.get(rank, 0.0) + metrics.epoch_ms
+        if metrics.avg_loss is not None:
+            tally.loss_sum += metrics.avg_loss * metrics.samples
+            tally.loss_samples += metrics.samples
+        self.awaiting.append(rank)
+
+    def serve_completions(self) -> None:
+        """Step 11 of the pass: dispatch after completions, then close epochs (D-9, D-20)."""
+        waiting, self.awaiting = sorted(set(self.awaiting)), []
+        if self.co.config.is_progressive:
+            for rank in waiting:
+                for _ in range(ASYNC_PLANS):
+                    if not self.dispatch_next(rank):
+                        break
+        for epoch in self.co.book.close_complete():
+            self._closed(epoch)
+
+    def _closed(self, epoch: int) -> None:
+        tally = self.tallies.pop(epoch, EpochTally())
+        self.window = None
+        metrics: dict[str, float | None] = {
+            "samples": float(tally.samples), "batches": float(tally.batches),
+            "avg_loss": tally.loss_sum / tally.loss_samples if tally.loss_samples else None,
+            "epoch_ms": max(tally.epoch_ms.values(), default=0.0),
+            "throughput": 1000 * tally.samples / tally.share_ms if tally.share_ms > 0 else None,
+        }  # fmt: skip
+        self.co.emit(Emit("EpochEnd", {"epoch": epoch, **metrics}))
+        self.co.broadcast_epoch(epoch, metrics)
+
+    def advance(self) -> None:
+        """D-21, with phase Idle: the next epoch, if there is one and it is not out yet."""
+        co = self.co
+        epoch = co.book.first_live
+        if co.stopping or co.save_issued or epoch >= co.book.num_epochs:
+            return
+        if co.config.is_progressive:
+            self.wake()
+        elif self.dispatched_epoch < epoch and co.voters:
+            self.dispatch_epoch(epoch)
+
+    def dispatch_epoch(self, epoch: int) -> None:
+        """Whole shares of an epoch, latched only when they are out (D-17, D-18, D-21)."""
+        co = self.co
+        if not co.config.is_progressive:
+            pool = co.book.open_pool(epoch, (), None)
+            self.tallies[epoch] = EpochTally()
+            co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
+            for rank, first, count in self._shares(pool.total):
+                self._start(rank, epoch, first, count)
+        else:
+            self.open_pool(epoch)
+            self.wake()
+        self.dispatched_epoch = epoch
+
+    def _shares(self, total: int) -> list[tuple[int, int, int]]:
+        co = self.co
+        ratios, ms = None, None
+        if co.config.partition_ratios is not None:
+            given = co.config.partition_ratios
+            ratios = {rank: given[rank] if rank < len(given) else given[-1] for rank in co.voters}
+        elif co.config.policy != "sync" and co.balancer.calibrated:
+            ms = {rank: co.balancer.ms(rank) for rank in co.voters}
+        return shares(total, co.voters, ratios=ratios, ms=ms)
+
+    def _start(self, rank: int, epoch: int, first: int, count: int) -> None:
+        peer = self.co.peers[rank]
+        held = self.co.book.holdings(rank)
+        newest = held.plans[-1].plan if held.plans else None
+        plan = self.co.book.give(rank, epoch, first, count)
+        if newest is None:
+            self.co.send(peer, StartEpoch, plan=plan, cycle=self.co.cycle.finished)
+        else:
+            self.co.send(peer, ExtendPartition, plan=plan, extends=newest.plan_id, cycle=self.co.cycle.finished)
+
+    def redistribute(self) -> None:
+        """What came back to the pools goes out again: by waking idle ranks (D-16), or as extensions (D-22)."""
+        co = self.co
+        if co.run.phase != RunPhase.TRAINING or co.stopping or co.save_issued:
+            return
+        if co.config.is_progressive:
+            self.wake()
+            return
+        voters = [rank for rank in co.voters if co.peers[rank].attached]
+        for epoch in sorted(co.book.pools):
+            pool = co.book.pools[epoch]
+            if not pool.free or not voters:
+                continue
+            for rank, first, count in split_returned(pool.drain(), voters):
+                self._start(rank, epoch, first, count)
+
+    # --- lead limit ----------------------------------------------------------------------------------------------
+
+    def limit_lead(self) -> None:
+        """G-8: park who is more than D steps ahead of the slowest rank that still has work."""
+        co, limit = self.co, self.co.config.max_batch_diff
+        if limit is None:
+            return
+        working = [co.peers[rank].steps for rank in co.voters if not self.quiesced(rank)]
+        if not working:
+            return
+        low = min(working)
+        for rank in co.voters:
+            peer = co.peers[rank]
+            if peer.steps > low + limit and co.book.holdings(rank).plans and peer.throttled is None:
+                pending = co.cycle.pending
+                peer.throttled = ThrottleReason.LEAD
+                co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - low, "limit": limit}))
+                co.send(peer, Throttle, cycle=co.cycle.number if pending else co.cycle.number + 1,
+                        reason=ThrottleReason.LEAD)  # fmt: skip
+
+    def facts(self) -> dict[str, Any]:
+        """Pools and the pinned window, for a dump (O-8)."""
+        pools = {
+            epoch: {"free": pool.free, "outstanding": pool.outstanding, "covered": pool.covered, "total": pool.total}
+            for epoch, pool in sorted(self.co.book.pools.items())
+        }
+        return {"pools": pools, "window": None if self.window is None else dict(self.window.left)}

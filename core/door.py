@@ -1,0 +1,97 @@
+"""The door: who is admitted, and what a refused rank is told (protocol M-5, M-7, N-29).
+
+Checked before any state changes: a refused Hello leaves every table as it was. A refusal names both values, what the
+run has and what the rank brought, so that the line on the rank's terminal is enough to mend it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .errors import ConfigError
+from .messages import Hello, Reject, RejectCode
+from .phases import RunPhase
+from .schema import dataset_length
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+
+__all__ = ["PROTOCOL", "refusal"]
+
+PROTOCOL = 1
+LITTLE_ENDIAN = 0
+DEFAULT_MAX_RANKS = 4096
+"""Seats of a run whose `max_ranks` is not set: a bound for a coordinator that somebody dials by mistake."""
+
+
+def _no(code: RejectCode, text: str, *, retry: bool = False) -> Reject:
+    return Reject(code=int(code), text=text, retry=retry, after_s=1.0 if retry else 0.0)
+
+
+def refusal(co: Coordinator, hello: Hello) -> Reject | None:
+    """Why this Hello is refused, or None. Changes nothing."""
+    return _stage(co) or _identity(co, hello) or _data(co, hello) or _seat(co, hello)
+
+
+def _stage(co: Coordinator) -> Reject | None:
+    if co.run.phase == RunPhase.TRAINING and not co.stopping and not co.save_issued:
+        return _no(RejectCode.FROZEN, "the run has begun and this version admits nobody later; start a new run")
+    if co.run.phase != RunPhase.FORMING or co.stopping:
+        return _no(RejectCode.CLOSING, "the run is ending; wait for the next one", retry=True)
+    if co.run.window_closed:
+        return _no(RejectCode.FROZEN, "the cohort is complete; start this rank before the window closes")
+    return None
+
+
+def _identity(co: Coordinator, hello: Hello) -> Reject | None:
+    if hello.protocol != PROTOCOL:
+        return _no(RejectCode.PROTOCOL, f"the run speaks protocol {PROTOCOL}, this rank {hello.protocol}; install the "
+                   "same version of paceline everywhere")  # fmt: skip
+    if hello.byte_order != LITTLE_ENDIAN:
+        return _no(RejectCode.BYTE_ORDER, "tensors travel little-endian and this host is not")
+    if co.config.averager not in hello.averagers:
+        return _no(RejectCode.AVERAGER, f"the run averages by {co.config.averager!r}, this rank has "
+                   f"{', '.join(hello.averagers) or 'none'}")  # fmt: skip
+    if hello.schema.hash() != hello.schema_hash:
+        return _no(RejectCode.SCHEMA, "the schema does not match its own hash; install the same version everywhere")
+    size = sum(entry.nbytes for entry in hello.schema.entries)
+    if size > co.config.max_model_bytes:
+        return _no(RejectCode.SIZE, f"the model has {size} bytes, max_model_bytes is {co.config.max_model_bytes}")
+    if co.schema is not None and hello.schema_hash != co.schema_hash:
+        return _no(RejectCode.SCHEMA, f"another model: {co.schema.first_difference(hello.schema)}")
+    return None
+
+
+def _data(co: Coordinator, hello: Hello) -> Reject | None:
+    length = dataset_length(hello.dataset_signature)
+    if length == 0:
+        return _no(RejectCode.DATASET, "the data set is empty; there is nothing to train on")
+    if co.dataset is not None and hello.dataset_signature != co.dataset:
+        ours = dataset_length(co.dataset)
+        what = f"the run has {ours} samples, this rank {length}" if ours != length else "same length, other content"
+        return _no(RejectCode.DATASET, f"another data set: {what}; give every rank the same one, in the same order")
+    try:
+        config = co.config.resolved(hello.wishes)
+    except (ConfigError, TypeError) as error:
+        return _no(RejectCode.CONFIG, str(error))
+    differs = config.disagreement(hello.wishes)
+    if differs is not None:
+        return _no(RejectCode.CONFIG, f"another configuration: {differs}")
+    assert config.batch_size is not None, "resolved() sees to it"
+    shortest = length * config.repeats // config.epoch_splits
+    if shortest < config.batch_size and (config.num_epochs or 0) > 0:
+        return _no(RejectCode.CONFIG, f"an epoch of {shortest} samples is shorter than one batch of "
+                   f"{config.batch_size}; take a smaller batch_size, fewer epoch_splits, or more data (D-2)")  # fmt: skip
+    return None
+
+
+def _seat(co: Coordinator, hello: Hello) -> Reject | None:
+    limit = co.config.max_ranks or co.config.target_ranks or DEFAULT_MAX_RANKS
+    if co.alive_count >= limit:
+        return _no(RejectCode.FULL, f"all {limit} seats are taken", retry=True)
+    wanted = hello.wanted_rank
+    if wanted is not None and wanted >= limit:
+        return _no(RejectCode.SEAT, f"there is no rank {wanted} in a run of {limit} ranks")
+    if wanted is not None and wanted in co.peers and co.peers[wanted].alive:
+        return _no(RejectCode.SEAT, f"rank {wanted} is taken already; start each rank once, or give no rank")
+    return None

@@ -1,0 +1,284 @@
+"""What comes out of the machines (protocol 3.4): orders to a driver, an averager, a training process.
+
+A driver performs them in list order, after the journal records of the same batch (`Ready`). None of them carries a
+tensor: they name ranks, rounds and buffers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from .messages import Control, Outcome, Plan, Reject, Report, RoundKey, Welcome
+from .values import value
+
+
+@value
+class Ready:
+    """One batch: append `records` first, then perform `effects` in order (architecture section 3)."""
+
+    records: tuple[Any, ...]
+    effects: tuple[Any, ...]
+
+
+# --- coordinator -----------------------------------------------------------------------------------------------
+
+
+@value
+class Admit:
+    """Give the connection `link` the seat (rank, incarnation) and send it the welcome."""
+
+    link: int
+    rank: int
+    incarnation: int
+    welcome: Welcome
+
+
+@value
+class Refuse:
+    """Send the reject to the connection `link`, then close it."""
+
+    link: int
+    reject: Reject
+
+
+@value
+class Send:
+    """Send a message to an incarnation; on failure feed back `SendFailed(token)` (N-10)."""
+
+    rank: int
+    incarnation: int
+    message: Control
+    token: tuple[int, int, int]
+
+
+@value
+class SendFenced:
+    """Tell a stale session what is current (N-6); never retained, never retried."""
+
+    rank: int
+    incarnation: int
+    cycle: int
+    why: str
+
+
+@value
+class CloseLink:
+    """Close both lanes of an incarnation; nothing more is sent to it."""
+
+    rank: int
+    incarnation: int
+    why: str
+
+
+@value
+class OpenRound:
+    """Open the data round of an attempt. `members` are (rank, incarnation, step limit), ascending (R-4); `observers`
+    are (rank, incarnation) that only receive. For kind STATE the only member is the source (M-6)."""
+
+    key: RoundKey
+    attempt: int
+    members: tuple[tuple[int, int, int], ...]
+    observers: tuple[tuple[int, int], ...]
+
+
+@value
+class AdmitContribution:
+    """The contribution of `rank` may count: its report lane says the same steps (C-7, R-11)."""
+
+    key: RoundKey
+    attempt: int
+    rank: int
+    steps: int
+
+
+@value
+class RemoveFromRound:
+    """`rank` is gone: wait for it no longer, drop what it has only begun (R-2)."""
+
+    key: RoundKey
+    rank: int
+
+
+@value
+class AbortRound:
+    """The round will not be finished."""
+
+    key: RoundKey
+
+
+@value
+class CloseRound:
+    """The cycle is over; buffers of the round may be reused."""
+
+    key: RoundKey
+
+
+@value
+class SaveConsensus:
+    """Write the averager's last consensus (K-7, M-52)."""
+
+    decision_id: int
+    version: int
+    stem: str
+
+
+@value
+class WriteMeta:
+    """Write the meta record of a bundle (K-6)."""
+
+    record: dict[str, Any] = attrs.field(hash=False)
+
+
+@value
+class Emit:
+    """A timeline event (O-1): stable name, facts of this event only."""
+
+    name: str
+    facts: dict[str, Any] = attrs.field(factory=dict, hash=False)
+
+
+@value
+class Alert:
+    """Something a person should know (O-2). `critical` as the table there says."""
+
+    kind: str
+    path: str
+    text: str
+    critical: bool = False
+
+
+@value
+class Invoke:
+    """Call a hook of the embedder."""
+
+    callback: str
+    arguments: tuple[Any, ...]
+
+
+@value
+class Finish:
+    """The run is over; nothing follows. `status` is ok, saved, failed or stalled; `text` says why."""
+
+    status: str
+    text: str
+
+
+# --- worker: orders to the training process --------------------------------------------------------------------
+
+
+@value
+class TakeSnapshot:
+    """Copy parameters and floating buffers now, deep (W-26), then say `SnapshotTaken`. `header_only` sends no tensor
+    (an observer, or nothing stepped); `state` ships everything (cycle 0, source). `fresh` is false for the same copy
+    under a new attempt (W-10)."""
+
+    cycle: int
+    attempt: int
+    generation: int
+    shipped: int
+    header_only: bool
+    state: bool
+    fresh: bool
+
+
+@value
+class Adopt:
+    """Take over the staged consensus (R-17): `how` is overwrite, blend, or keep (unrealized)."""
+
+    cycle: int
+    how: str
+    reset_optimizer: bool
+    outcome: Outcome
+
+
+@value
+class Train:
+    """Train this plan from its start."""
+
+    plan: Plan
+
+
+@value
+class Extend:
+    """Append this plan to the one in hand (W-16)."""
+
+    plan: Plan
+
+
+@value
+class Park:
+    """Take no step until `Unpark` (W-17)."""
+
+    cycle: int
+
+
+@value
+class Unpark:
+    """Steps may be taken again."""
+
+
+@value
+class AbandonPlan:
+    """Drop the plan in hand and the retained copies (W-21, W-19)."""
+
+
+@value
+class Stage:
+    """Prefetch hint (D-24)."""
+
+    segments: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+
+
+@value
+class Evaluate:
+    """Run the evaluation function, then say `ActionDone("evaluate", ...)`."""
+
+    schedule_id: int
+    epoch: int
+    version: int
+    on_consensus: bool
+
+
+@value
+class Save:
+    """Write files (K-11): the optimizer file always, model and outer state if `model`; then `ActionDone("save")`."""
+
+    decision_id: int
+    version: int
+    stem: str | None
+    model: bool
+
+
+@value
+class FireCallback:
+    """Call a callback of the user: `name` is epoch or checkpoint."""
+
+    name: str
+    decision_id: int
+    version: int
+    epoch: int
+
+
+@value
+class Publish:
+    """Something the user may want to see: an aggregated epoch, an evaluation, an alert."""
+
+    name: str
+    facts: dict[str, Any] = attrs.field(factory=dict, hash=False)
+
+
+@value
+class Reporting:
+    """Send this report on the report lane (called Report in protocol 3.4; renamed: `Report` is the message base)."""
+
+    report: Report
+
+
+@value
+class Stop:
+    """The worker is over: leave the loop. `status` is ok, saved, leave, failed, rejected or coordinator_lost."""
+
+    status: str
+    text: str

@@ -1,0 +1,233 @@
+"""What a finished cycle leaves behind, in the exact order of C-15.
+
+The order is the point. Steps fall before any plan is sized, or every tail folds a one-batch chunk. Version and base
+travel with the consensus in one message, or early batches of a window use an earlier schedule position. The nudge of
+the meta-controller goes through the seam before the guard's verdict, or a Stable of the same cycle erases it. A guard
+or policy that raises is alerted and read as Stable; every later step still runs, once (C-13).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import messages as m
+from .cadence_inputs import NudgeDown, Stable, Verdict, WindowReport
+from .effects import Alert, CloseRound, Emit
+from .guard import GuardInput
+from .phases import PeerPhase
+
+if TYPE_CHECKING:
+    from .cycle import Cycle
+
+__all__ = ["finish_cycle", "finish_formation"]
+
+DIVERGED_CYCLES = 3
+"""Cycles in a row in which nothing but non-finite contributions arrived, before the run ends (D-12)."""
+UNHEALTHY_REFUSALS = 3
+"""Refusals in a row for non-finite values that end an incarnation (D-12)."""
+
+
+def finish_cycle(cycle: Cycle) -> None:
+    """C-15 from 1 to 13."""
+    co = cycle.co
+    reduce_ms = (cycle.last_evidence_at - cycle.armed_at) * 1000
+    merged, refused, realized = _accepted(cycle)
+    cycle.last_reduce_ms = reduce_ms
+    _judge(cycle, merged, realized, reduce_ms)
+    _settle_ledger(cycle, merged, refused, realized)
+    _promote(cycle)
+    co.desk.refresh_window(finishing=True)
+    _fan_out(cycle, merged, refused, realized)
+    _tail(cycle)
+    cycle.finished = cycle.number
+    cycle.idle_since = co.now
+    co.emit(CloseRound(cycle.key))
+    co.emit(Emit("AverageEnd", {"cycle": cycle.number, "ms": (co.now - cycle.armed_at) * 1000}))
+    co.emit(Emit("SyncEnd", {"cycle": cycle.number, "version": cycle.version}))
+    _check_health(cycle, refused, realized)
+
+
+def finish_formation(cycle: Cycle) -> None:
+    """Cycle 0: C-15.6 to 13 only; everyone that acknowledged becomes a voter (M-6)."""
+    co = cycle.co
+    _promote(cycle)
+    for rank in co.voters:
+        co.send(co.peers[rank], m.Update, cycle=0, attempt=cycle.attempt, version=cycle.version,
+                global_step=cycle.global_step, outcome=m.Outcome.OBSERVER, merged_steps=0)  # fmt: skip
+    for rank in co.voters:
+        co.send(co.peers[rank], m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
+    cycle.finished = 0
+    cycle.idle_since = co.now
+    co.emit(CloseRound(cycle.key))
+    co.emit(Emit("AverageEnd", {"cycle": 0, "ms": (co.now - cycle.armed_at) * 1000}))
+    co.emit(Emit("SyncEnd", {"cycle": 0, "version": cycle.version}))
+    co.run.formed()
+
+
+def _accepted(cycle: Cycle) -> tuple[dict[int, int], dict[int, m.Refusal], bool]:
+    """C-15.1: merged steps of each member, who was refused and why, and whether there is a consensus at all."""
+    reduced = cycle.reduced
+    if reduced is None:
+        return dict.fromkeys(cycle.members, 0), {}, False
+    accepted = set(reduced.accepted) if reduced.realized else set()
+    merged = {}
+    for rank in cycle.members:
+        shipped = cycle.co.shipped_by(rank)
+        merged[rank] = shipped if rank in accepted else 0
+    return merged, dict(reduced.refused), reduced.realized
+
+
+def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float) -> None:
+    """C-15.2 to 4: balancer, guard, meta-controller, version and counters."""
+    co = cycle.co
+    anchor_before = co.balancer.anchor
+    verdict: Verdict = Stable(co.config.relax_up)
+    nudge: NudgeDown | None = None
+    try:
+        co.balancer.report(_window_report(cycle, reduce_ms), co.voters)
+        if realized:
+            verdict = co.guard.observe(_guard_input(cycle, merged))
+            if co.meta is not None:
+                rates = [co.peers[r].lr for r in co.voters if co.peers[r].lr is not None]
+                nudge = co.meta.observe(rates[0] if rates else None, co.balancer.anchor, verdict, co.balancer.phase)
+    except Exception as error:  # a policy of the embedder: its failure must not leave half the cohort updated (C-13)
+        co.emit(Alert("callback_failed", "policy", f"{type(error).__name__}: {error}; read as Stable"))
+        verdict = Stable()
+    if realized:
+        cycle.version += 1
+    cycle.sync_rounds += 1
+    for step in (nudge, verdict):
+        if step is not None:
+            co.balancer.apply(step)
+    if nudge is not None:
+        co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": anchor_before, "to": co.balancer.anchor}))
+    if isinstance(verdict, NudgeDown):
+        co.emit(Alert("drift", f"cycle {cycle.number}", "the ranks drift apart; the window is shortened"))
+    if co.config.policy == "async":
+        for rank in co.voters:
+            co.balancer.overshoot(rank, reduce_ms if cycle.version else None, co.config.max_overshoot)
+    cycle_steps = sum(merged.values())
+    cycle.global_step += cycle_steps
+    co.emit(Emit("Cycle", _cycle_facts(cycle, merged, realized, reduce_ms, type(verdict).__name__)))
+    if co.balancer.anchor != anchor_before:
+        co.emit(Emit("AnchorChanged", {"from": anchor_before, "to": co.balancer.anchor}))
+
+
+def _cycle_facts(
+    cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float, verdict: str
+) -> dict[str, Any]:
+    co = cycle.co
+    windows = {rank: co.peers[rank].window for rank in co.voters}
+    return {
+        "cycle": cycle.number, "attempt": cycle.attempt, "version": cycle.version, "realized": realized,
+        "merged": {str(r): n for r, n in sorted(merged.items())}, "global_step": cycle.global_step,
+        "reduce_ms": reduce_ms, "anchor": co.balancer.anchor, "verdict": verdict,
+        "counts": {str(r): co.balancer.counts[r] for r in co.voters},
+        "divergence": {str(r): co.peers[r].divergence for r in co.voters},
+        "loss": {str(r): w.loss_sum / w.loss_count if w.loss_count else None for r, w in windows.items()},
+        "step_ms": {str(r): co.balancer.ms(r) for r in co.voters},
+    }  # fmt: skip
+
+
+def _window_report(cycle: Cycle, reduce_ms: float) -> WindowReport:
+    windows = {rank: cycle.co.peers[rank].window for rank in cycle.co.voters}
+    return WindowReport(
+        wall_ms={r: w.wall_ms for r, w in windows.items()},
+        wall_batches={r: w.wall_batches for r, w in windows.items()},
+        delivered_ms={r: w.delivered_ms for r, w in windows.items()},
+        delivered_batches={r: w.delivered_batches for r, w in windows.items()},
+        fill_ms={r: w.fill_ms for r, w in windows.items()},
+        reduce_ms=reduce_ms,
+        capable=cycle.co.config.policy != "sync",
+    )
+
+
+def _guard_input(cycle: Cycle, merged: dict[int, int]) -> GuardInput:
+    peers = {rank: cycle.co.peers[rank] for rank in cycle.members if rank in cycle.co.voters}
+    norms = {rank: peer.pre_norm for rank, peer in peers.items() if peer.pre_norm is not None}
+    posts = [peer.post_norm for peer in peers.values() if peer.post_norm is not None]
+    return GuardInput(
+        divergences={rank: peer.divergence or 0.0 for rank, peer in peers.items()},
+        k_used=sum(merged.values()), k_max=max(merged.values(), default=0),
+        pre_norms=norms if len(norms) == len(peers) else None, post_norm=posts[0] if posts else None,
+    )  # fmt: skip
+
+
+def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal], realized: bool) -> None:
+    """C-15.5: merged picks become covered, refused ones return, limbo ends, steps fall."""
+    co = cycle.co
+    covered = co.book.resolve_limbo(merged)
+    for rank in cycle.members:
+        peer = co.peers[rank]
+        if peer.phase != PeerPhase.VOTER:
+            continue
+        peer.cycles += 1
+        if merged[rank]:
+            covered += co.book.merge(rank, merged[rank])
+            peer.steps -= merged[rank]
+            peer.merges += 1
+            peer.refusals_in_row = 0
+        if rank in refused:
+            count = co.book.refuse(rank, cycle.number)
+            peer.steps -= count
+            peer.void_before = cycle.number
+            peer.refusals_in_row = peer.refusals_in_row + 1 if refused[rank] == m.Refusal.NONFINITE else 0
+            co.returned = True
+            co.emit(Emit("Refused", {"rank": rank, "why": refused[rank].name.lower(), "steps": count}))
+            co.emit(Alert("refused", f"rank {rank}", f"contribution of cycle {cycle.number} refused: "
+                          f"{refused[rank].name.lower()}; {count} steps are trained again"))  # fmt: skip
+    co.emit(Emit("Covered", {
+        "cycle": cycle.number, "replayed": co.book.replayed,
+        "slices": [[c.rank, c.epoch, c.first, c.count] for c in covered],
+    }))  # fmt: skip
+
+
+def _promote(cycle: Cycle) -> None:
+    """C-15.6: an observer that holds this consensus whole becomes a voter (M-25)."""
+    co = cycle.co
+    for rank in cycle.observers:
+        peer = co.peers[rank]
+        if peer.phase == PeerPhase.JOINING and peer.acked:
+            co.promote(peer)
+
+
+def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal], realized: bool) -> None:
+    """C-15.7 to 9: compose, then one Update per voter; a failure of one changes nothing for another (C-14)."""
+    co = cycle.co
+    entries = [(rank, None if co.stopping else co.desk.compose(rank)) for rank in co.voters]
+    for rank, plan in entries:
+        if rank in cycle.observers:
+            outcome = m.Outcome.OBSERVER
+        elif rank in refused:
+            outcome = m.Outcome.REFUSED
+        else:
+            outcome = m.Outcome.MERGED if realized else m.Outcome.UNREALIZED
+        co.send(co.peers[rank], m.Update, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
+                global_step=cycle.global_step, outcome=outcome, merged_steps=merged.get(rank, 0),
+                next_plan=plan)  # fmt: skip
+    for rank, _ in entries:
+        co.send(co.peers[rank], m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
+
+
+def _tail(cycle: Cycle) -> None:
+    """C-15.10: a new window begins."""
+    co = cycle.co
+    for rank in co.voters:
+        peer = co.peers[rank]
+        peer.window.reset()
+        peer.throttled = None
+    co.returned = False
+    co.desk.redistribute()
+
+
+def _check_health(cycle: Cycle, refused: dict[int, m.Refusal], realized: bool) -> None:
+    """D-12: a rank that only sends rubbish goes; a cohort that only sends rubbish is saved and stopped."""
+    co = cycle.co
+    for rank in list(co.voters):
+        if co.peers[rank].refusals_in_row >= UNHEALTHY_REFUSALS:
+            co.lose(rank, "unhealthy: non-finite parameters three times in a row")
+    sick = not realized and any(why == m.Refusal.NONFINITE for why in refused.values())
+    cycle.sick_cycles = cycle.sick_cycles + 1 if sick else 0
+    if cycle.sick_cycles >= DIVERGED_CYCLES:
+        co.emit(Alert("diverged", "cohort", "no finite contribution in three cycles", critical=True))
+        co.condemn(m.SaveReason.DIVERGED, "no rank had finite parameters in three cycles in a row")

@@ -1,0 +1,264 @@
+"""One incarnation of a rank, as the coordinator knows it (protocol 4.1): identity, lanes, window ledger, cycle slots.
+
+The guards and effects of `tables.PEER` are its methods. `count_batch` is the hot path: it touches this record, the
+book's entry of this rank and three counters of the coordinator, and never looks at another rank (C-4).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from . import messages as m
+from .effects import Alert, CloseLink, Emit
+from .phases import CyclePhase, PeerPhase
+from .values import state, value
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+
+__all__ = ["Lost", "Peer"]
+
+
+@value
+class Lost:
+    """Evidence that an incarnation has ended (M-17): link, process, staleness, digest, unhealthy, overflow."""
+
+    cause: str
+
+
+@state
+class Window:
+    """What a rank did since the last average (C-20). Milliseconds; losses finite only."""
+
+    wall_ms: float = 0.0
+    wall_batches: int = 0
+    delivered_ms: float = 0.0
+    delivered_batches: int = 0
+    first_batch_ms: float | None = None
+    loss_sum: float = 0.0
+    loss_count: int = 0
+
+    def count(self, batch_ms: float, data_ms: float, loss: float | None) -> None:
+        """One step (C-20): the first of a window is kept apart, its excess cost is the fill."""
+        self.wall_ms += batch_ms
+        self.wall_batches += 1
+        if self.first_batch_ms is None:
+            self.first_batch_ms = batch_ms + data_ms
+        else:
+            self.delivered_ms += batch_ms + data_ms
+            self.delivered_batches += 1
+        if loss is not None and math.isfinite(loss):
+            self.loss_sum += loss
+            self.loss_count += 1
+
+    @property
+    def fill_ms(self) -> float:
+        """Excess of the first batch over the later ones; 0 without a delivered sample (C-20)."""
+        if self.first_batch_ms is None or not self.delivered_batches or self.delivered_ms <= 0:
+            return 0.0
+        return max(0.0, self.first_batch_ms - self.delivered_ms / self.delivered_batches)
+
+    def exclude(self, elapsed_ms: float) -> None:
+        """Time of a callback is duty, not slowness (K-18)."""
+        self.wall_ms = max(0.0, self.wall_ms - elapsed_ms)
+        if self.delivered_batches:
+            self.delivered_ms = max(0.0, self.delivered_ms - elapsed_ms)
+        elif self.first_batch_ms is not None:
+            self.first_batch_ms = max(0.0, self.first_batch_ms - elapsed_ms)
+
+    def reset(self) -> None:
+        """Start a new window (C-15.10)."""
+        self.wall_ms = self.delivered_ms = self.loss_sum = 0.0
+        self.wall_batches = self.delivered_batches = self.loss_count = 0
+        self.first_batch_ms = None
+
+
+@state
+class Peer:
+    """See the module. `satisfied` and `quota` are the gate's view of this rank (G-1), kept by the desk."""
+
+    co: Coordinator
+    rank: int
+    incarnation: int
+    phase: PeerPhase = PeerPhase.JOINING
+    attached: bool = True
+    host: str = ""
+    last_seen: float = 0.0
+    last_progress: float = 0.0
+    progress_kind: str = "hello"
+    last_step_count: int = 0
+    lr: float | None = None
+    control_seq: int = 0
+    handled_seq: int = 0
+    report_seq: int = 0
+    tokens: dict[int, int] = attrs.field(factory=dict)
+    void_before: int = 0
+    refusals_in_row: int = 0
+    steps: int = 0
+    total_steps: int = 0
+    quota: int = 1
+    satisfied: bool = False
+    throttled: m.ThrottleReason | None = None
+    window: Window = attrs.field(factory=Window)
+    snapshot_steps: int = 0
+    acked: bool = True
+    shipped: int | None = None
+    outcome: m.Outcome | None = None
+    divergence: float | None = None
+    pre_norm: float | None = None
+    post_norm: float | None = None
+    digest: bytes | None = None
+    upload_ms: float | None = None
+    sync_lag_ms: float | None = None
+    bytes_in: int = 0
+    merges: int = 0
+    cycles: int = 0
+    fenced_told_at: float = float("-inf")
+    loss: float | None = None
+    stopped: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Joining or voter (M-1)."""
+        return self.phase in (PeerPhase.JOINING, PeerPhase.VOTER)
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def step_rises(self, event: m.Batch) -> bool:
+        """Step counts of an incarnation rise strictly (C-8)."""
+        return event.step_count > self.last_step_count
+
+    def plan_at_head(self, event: m.Batch) -> bool:
+        """Plans are trained in the order of dispatch (D-12)."""
+        head = self.co.book.head(self.rank)
+        return head is not None and head.plan.plan_id == event.plan_id
+
+    def samples_fit(self, event: m.Batch) -> bool:
+        """The step had exactly the picks the plan gives it (D-11)."""
+        head = self.co.book.head(self.rank)
+        return head is not None and event.samples == self.co.book.samples_due(head)
+
+    def void(self, event: m.Batch) -> bool:
+        """A step on a basis that was refused since (C-8)."""
+        return event.cycle < self.void_before
+
+    def void_batch(self, event: m.Batch) -> None:
+        """Its picks return to the pool and it changes nothing else (C-8)."""
+        head = self.co.book.head(self.rank)
+        assert head is not None, "plan_at_head holds"
+        self.co.book.void_step(self.rank, head)
+        self.last_step_count = event.step_count
+        self.co.returned = self.co.urgent = True
+
+    def count_batch(self, event: m.Batch) -> None:
+        """C-8, C-20, D-11, and the counters of C-4."""
+        co = self.co
+        self.last_step_count = event.step_count
+        self.last_progress, self.progress_kind = co.now, "Batch"
+        self.steps += 1
+        self.total_steps += 1
+        if self.steps == 1:
+            co.movers += 1
+        self.window.count(event.batch_ms, event.data_ms, event.batch_loss)
+        self.loss = event.batch_loss
+        head = co.book.head(self.rank)
+        assert head is not None, "plan_at_head holds"
+        co.book.count_step(self.rank, head, event.cycle)
+        if not self.satisfied and self.steps >= self.quota:
+            self.satisfied = True
+            co.short -= 1
+        if (co.short == 0 and co.cycle.phase == CyclePhase.IDLE) or co.config.max_batch_diff is not None:
+            co.urgent = True
+
+    def holds_plans(self, event: m.Metrics) -> bool:
+        """Whether the rank holds these plans, oldest first (D-9)."""
+        return self.co.book.holds(self.rank, event.plan_ids)
+
+    def complete_plans(self, event: m.Metrics) -> None:
+        """Free the plans; what was not trained of them returns, loudly (D-9)."""
+        self._progress("Metrics")
+        short = self.co.book.complete(self.rank, event.plan_ids)
+        self.co.desk.completed(self.rank, event)
+        if short:
+            self.co.returned = True
+            self.co.emit(Alert("short_plan", f"rank {self.rank}", f"{short} batches of a plan were not trained"))
+
+    def note_rate(self, event: m.LrUpdate) -> None:
+        """Input of the meta-controller (B-43)."""
+        self.lr = event.lr
+
+    def exclude_callback(self, event: m.EpochFnElapsed) -> None:
+        """K-18."""
+        self._progress("EpochFnElapsed")
+        self.window.exclude(event.elapsed_ms)
+
+    def forward_sample(self, event: m.ResourceSample) -> None:
+        """Decides nothing (O-5)."""
+        self.co.emit(Emit("Custom", {"rank": self.rank, "sample": event.sample}))
+
+    # --- wishes and ends -------------------------------------------------------------------------------------------
+
+    def note_intent(self, event: m.Intent) -> None:
+        """K-1: a stop is a decision for all ranks (M-54); evaluation and checkpoint callbacks do not exist yet."""
+        if event.kind == m.IntentKind.STOP_NOW:
+            self.co.run.request_stop(f"rank {self.rank} asked to stop")
+        else:
+            self.co.emit(Alert("unserved_role", f"rank {self.rank}", f"nobody can serve {event.kind.name.lower()}"))
+
+    def note_saved(self, event: m.CheckpointResult) -> None:
+        """M-52: the saver's error names the next one."""
+        self._progress("CheckpointResult")
+        self.co.run.note_saved(self, event)
+
+    def depart(self, event: m.Exiting) -> None:
+        """M-8: a departure, no death: no alert, no DeclareDead, the link is closed."""
+        self.co.left(self)
+        self.co.emit(Emit("Left", {"rank": self.rank, "reason": event.reason}))
+        self.co.emit(CloseLink(self.rank, self.incarnation, "left"))
+
+    def die(self, event: Lost) -> None:
+        """M-18.1 to 9 for this rank."""
+        self.co.buried(self, event.cause)
+
+    def promote(self, event: object) -> None:
+        """From here on it votes and is given work (M-25)."""
+        self.co.emit(Emit("Promoted", {"rank": self.rank}))
+
+    # --- cycle slots -----------------------------------------------------------------------------------------------
+
+    def open_slots(self) -> None:
+        """C-11.3: nothing of the last cycle is left."""
+        self.snapshot_steps = self.last_step_count
+        self.acked = False
+        self.clear_evidence()
+
+    def clear_evidence(self) -> None:
+        """A new attempt starts from nothing (C-39)."""
+        self.acked = False
+        self.shipped = self.outcome = self.divergence = self.pre_norm = self.post_norm = None
+        self.digest = self.upload_ms = self.sync_lag_ms = None
+        self.bytes_in = 0
+
+    def _progress(self, kind: str) -> None:
+        self.last_progress, self.progress_kind = self.co.now, kind
+
+    progressed = _progress
+
+    def acknowledge(self, handled: int) -> None:
+        """All control messages up to `handled` are handled: their reservations are final (N-10)."""
+        if handled > self.handled_seq:
+            self.handled_seq = handled
+            for number in [n for n in self.tokens if n <= handled]:
+                del self.tokens[number]
+
+    def waits(self) -> dict[str, Any]:
+        """Facts for a dump or a display (O-8)."""
+        return {
+            "rank": self.rank, "incarnation": self.incarnation, "status": self.phase.name.lower(),
+            "steps": self.steps, "quota": self.quota, "last_step": self.last_step_count, "satisfied": self.satisfied,
+            "throttled": None if self.throttled is None else self.throttled.name.lower(), "acked": self.acked,
+            "shipped": self.shipped, "progress": self.progress_kind, "last_progress": self.last_progress,
+        }  # fmt: skip

@@ -1,0 +1,48 @@
+"""The phases of the four flat machines (protocol sections 4.3, 5 and 11.1).
+
+Their numbers travel in `Beacon` and stand in snapshots, so they never change; gaps belong to features that come later
+(FinalEval of a run, InCollective of a worker).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["CyclePhase", "PeerPhase", "RunPhase", "WorkerPhase"]
+
+
+class RunPhase(IntEnum):
+    """Where the run stands (C-25)."""
+
+    FORMING = 0
+    TRAINING = 1
+    SHUTTING_DOWN = 3
+    STOPPED = 4
+
+
+class CyclePhase(IntEnum):
+    """Where the averaging cycle stands (C-2)."""
+
+    IDLE = 0
+    PENDING = 1
+    STALLED = 2
+
+
+class PeerPhase(IntEnum):
+    """Where one incarnation of a rank stands (M-1)."""
+
+    JOINING = 1
+    VOTER = 2
+    EXITED = 4
+    DEAD = 5
+
+
+class WorkerPhase(IntEnum):
+    """Where the worker machine of a rank stands (section 5)."""
+
+    JOINING = 0
+    WAITING = 1
+    TRAINING = 2
+    THROTTLED = 3
+    DRAINING = 5
+    STOPPED = 6

@@ -1,0 +1,267 @@
+"""The run: forming, training, shutting down, stopped (protocol C-25, M-4 to M-6, M-50 to M-54).
+
+The guards and effects of `tables.RUN` are its methods. It holds the decisions that exist once per run: the window of
+formation, the stop, the one save, the one shutdown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import messages as m
+from .effects import Alert, CloseLink, Emit, Finish, SaveConsensus, WriteMeta
+from .errors import InvariantError
+from .phases import CyclePhase, PeerPhase, RunPhase
+from .values import state
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+    from .peer import Peer
+
+__all__ = ["Run"]
+
+FINAL_STEM = "consensus"
+META_FORMAT = 1
+
+
+@state
+class Run:
+    """State of the run. Deadlines are monotonic seconds; None is unarmed."""
+
+    co: Coordinator
+    phase: RunPhase = RunPhase.FORMING
+    opened_at: float = 0.0
+    window_closed: bool = False
+    closed_at: float = 0.0
+    stop_number: int | None = None
+    stop_text: str = ""
+    save: m.ShutdownWithSave | None = None
+    save_deadline: float | None = None
+    shutdown_issued: bool = False
+    exit_deadline: float | None = None
+    status: str = "ok"
+    text: str = "every epoch is trained and merged"
+    decisions: int = 0
+    finished: bool = False
+
+    # --- formation -----------------------------------------------------------------------------------------------
+
+    def form(self) -> None:
+        """M-4 and the deadline of M-6, judged in each pass while forming."""
+        co, config = self.co, self.co.config
+        if self.stop_number is not None:
+            self._fail("stopped before it was formed")
+        elif not self.window_closed:
+            here, waited = co.alive_count, co.now - self.opened_at
+            enough = here >= config.min_ranks
+            full = config.start != "manual" and config.target_ranks is not None and here >= config.target_ranks
+            timed = config.start != "manual" and waited >= config.scaled(config.join_timeout_s)
+            if full or (enough and timed):
+                self.close_window()
+            elif waited >= config.scaled(config.max_join_timeout_s):
+                self._fail(
+                    f"{here} of {config.min_ranks} ranks came within {waited:.0f} s"
+                    f" (here: {', '.join(str(r) for r in co.alive) or 'nobody'}); start the missing ones, or lower"
+                    " min_ranks"
+                )
+        elif co.alive_count < config.min_ranks:
+            self._fail(f"{co.alive_count} ranks are left of the {config.min_ranks} that a run needs")
+        elif co.now > self.closed_at + config.scaled(config.formation_s):
+            for rank in co.alive:
+                if not co.peers[rank].acked:
+                    co.lose(rank, f"not formed within {config.formation_s:g} s")
+
+    def close_window(self) -> None:
+        """Nobody else is waited for; cycle 0 can be armed."""
+        self.window_closed, self.closed_at = True, self.co.now
+        self.co.emit(Emit("PhaseChanged", {"phase": "forming", "ranks": list(self.co.alive)}))
+
+    def _fail(self, why: str) -> None:
+        self.status, self.text = "failed", f"the run could not form: {why}"
+        self.co.fire_run("FormationFailed")
+
+    def formed(self) -> None:
+        """Cycle 0 is finished (M-6)."""
+        self.co.fire_run("Formed")
+
+    def start_training(self, event: object) -> None:
+        """The first epoch goes out (C-25, D-18)."""
+        self.co.emit(Emit("PhaseChanged", {"phase": "training", "ranks": list(self.co.voters)}))
+        self.co.starting = True
+
+    def anyone_alive(self, event: object) -> bool:
+        """Somebody has to be told."""
+        return self.co.alive_count > 0
+
+    def dismiss(self, event: object) -> None:
+        """A run that did not form tells who is there."""
+        self._shutdown()
+
+    # --- while training ------------------------------------------------------------------------------------------
+
+    def advance(self, event: object) -> None:
+        """D-21, only with phase Idle."""
+        if self.co.cycle.phase == CyclePhase.IDLE:
+            self.co.desk.advance()
+
+    def request_stop(self, text: str) -> None:
+        """M-54: one decision for all ranks; a second request is nothing."""
+        if self.stop_number is None:
+            self.stop_number, self.stop_text = self.co.cycle.number, text
+            self.co.stopping = True
+            self.co.emit(Emit("PhaseChanged", {"phase": "stopping", "why": text}))
+
+    def work_done(self, event: object) -> bool:
+        """C-25: the last epoch is closed, or a cycle armed after the stop has finished, or nobody held steps."""
+        co = self.co
+        if co.cycle.phase != CyclePhase.IDLE or co.save_issued:
+            return False
+        if co.book.first_live >= co.book.num_epochs:
+            return True
+        return self.stop_number is not None and (co.cycle.finished > self.stop_number or co.movers == 0)
+
+    def shut_down(self, event: object) -> None:
+        """M-53: the averager's consensus is written, then everyone is told once."""
+        co = self.co
+        if self.stop_number is not None:
+            self.status, self.text = "stopped", f"stopped on request: {self.stop_text}"
+        elif any(co.peers[rank].steps for rank in co.voters):
+            raise InvariantError("I10: the last epoch is closed, but a voter holds unmerged steps (D-21)")
+        self._write_consensus(m.SaveReason.GRACEFUL)
+        self._shutdown()
+
+    def _shutdown(self) -> None:
+        co = self.co
+        self.shutdown_issued = True
+        self.exit_deadline = co.now + co.config.scaled(co.config.exit_grace_s)
+        for rank in co.alive:
+            co.send(co.peers[rank], m.Shutdown, reason=m.SaveReason.GRACEFUL)
+
+    # --- saving --------------------------------------------------------------------------------------------------
+
+    def begin_save(self, reason: m.SaveReason, text: str) -> None:
+        """M-50, M-51: once per run; the record first, then the message, whatever becomes of the sends (C-16)."""
+        if self.co.save_issued:
+            return
+        self.co.save_issued = True
+        self.status, self.text = "saved", text
+        self._write_consensus(reason)
+        saver = self._next_saver(())
+        stem = None if self.co.config.save_path is None else f"{self.co.config.save_path}/{reason.name.lower()}"
+        self.save = m.ShutdownWithSave(decision_id=self.decisions, reason=reason, saver=saver, stem=stem)
+        self.save_deadline = self.co.now + self.co.config.scaled(self.co.config.save_limit_s)
+        for rank in self.co.alive:
+            self._send_save(self.co.peers[rank])
+        self.co.fire_run("Saving")
+
+    def _send_save(self, peer: Peer) -> None:
+        save = self.save
+        assert save is not None, "only after begin_save"
+        self.co.send(peer, m.ShutdownWithSave, decision_id=save.decision_id, reason=save.reason, saver=save.saver,
+                     stem=save.stem)  # fmt: skip
+
+    def _next_saver(self, tried: tuple[int, ...]) -> int:
+        """Rank 0 if it is a voter, else the lowest voter that has not stopped (M-51, M-52)."""
+        fit = [r for r in self.co.voters if r not in tried and not self.co.peers[r].stopped]
+        return fit[0] if fit else m.NO_RANK
+
+    def note_saved(self, peer: Peer, event: m.CheckpointResult) -> None:
+        """M-52: an error of the saver names the next candidate, with the same decision id."""
+        save = self.save
+        if save is None or event.decision_id != save.decision_id:
+            return
+        peer.stopped = True
+        if event.error is None:
+            self.co.emit(Emit("CheckpointWritten", {"rank": peer.rank, "version": event.version}))
+            return
+        self.co.emit(Alert("checkpoint_failed", f"rank {peer.rank}", event.error))
+        if peer.rank == save.saver:
+            self.replace_saver()
+
+    def replace_saver(self) -> None:
+        """The saver failed or died: name the next one (M-52)."""
+        save = self.save
+        if save is None or self.shutdown_issued:
+            return
+        saver = self._next_saver((save.saver,))
+        if saver == m.NO_RANK:
+            return
+        self.save = m.ShutdownWithSave(decision_id=save.decision_id, reason=save.reason, saver=saver, stem=save.stem)
+        self._send_save(self.co.peers[saver])
+
+    def _write_consensus(self, reason: m.SaveReason) -> None:
+        """K-6, K-7, M-52: the record, then the averager's consensus where it keeps one."""
+        self.decisions += 1
+        if self.co.config.save_path is None or self.co.book is None:
+            return
+        self.co.emit(WriteMeta(self.meta(reason)))
+        stem = f"{self.co.config.save_path}/{FINAL_STEM}"
+        self.co.emit(SaveConsensus(self.decisions, self.co.cycle.version, stem))
+
+    def meta(self, reason: m.SaveReason) -> dict[str, Any]:
+        """The record a resume reads (K-6): counters, coverage as uncovered batches per open epoch (K-10)."""
+        co, cycle = self.co, self.co.cycle
+        open_epochs = [e for e in range(co.book.first_live, co.book.num_epochs) if e in co.book.pools]
+        return {
+            "format": META_FORMAT, "decision_id": self.decisions, "run_id": co.config.run_id.hex(),
+            "generation": co.generation, "version": cycle.version, "cycle": cycle.number,
+            "sync_rounds": cycle.sync_rounds, "global_step": cycle.global_step, "world": len(co.seats),
+            "reason": reason.name.lower(), "balancer": co.balancer.saved(), "guard": co.guard.saved(),
+            "uncovered": {str(e): [list(r) for r in co.book.uncovered(e)] for e in open_epochs},
+            "last_closed_epoch": co.book.last_closed_epoch, "replayed": co.book.replayed, "seed": co.config.seed,
+            "epoch_splits": co.config.epoch_splits, "batch_size": co.config.batch_size,
+            "repeats": co.config.repeats, "schema_hash": co.schema_hash.hex(),
+        }  # fmt: skip
+
+    def shut_down_saving(self, event: object) -> None:
+        """Everybody saves and leaves by itself; the messages are out already (M-51)."""
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def everyone_gone(self, event: object) -> bool:
+        """Each addressed rank is Exited or Dead (M-53)."""
+        return self.co.alive_count == 0
+
+    def save_settled(self, event: object) -> bool:
+        """Who is still there has saved, or had its time (M-52)."""
+        if self.save_deadline is None or self.shutdown_issued:
+            return False
+        return self.co.now >= self.save_deadline or all(self.co.peers[r].stopped for r in self.co.alive)
+
+    def send_shutdown(self, event: object) -> None:
+        """After a settled save: stop (M-52)."""
+        self._shutdown()
+
+    def grace_over(self, event: object) -> bool:
+        """Whoever is still there had its time (M-53)."""
+        return self.exit_deadline is not None and self.co.now >= self.exit_deadline
+
+    def cut_off(self, event: object) -> None:
+        """Close the links of who did not go."""
+        for rank in self.co.alive:
+            peer = self.co.peers[rank]
+            self.co.emit(Alert("unserved_role", f"rank {rank}", "did not exit in time; its link is closed"))
+            self.co.emit(CloseLink(rank, peer.incarnation, "did not exit in time"))
+
+    def finish_run(self, event: object) -> None:
+        """The last effect of a run."""
+        self.finished = True
+        self.co.emit(Emit("PhaseChanged", {"phase": "stopped", "status": self.status, "why": self.text}))
+        self.co.emit(Finish(self.status, self.text))
+
+    def deadlines(self) -> list[float]:
+        """What is timed in this phase."""
+        config = self.co.config
+        due = [d for d in (self.save_deadline, self.exit_deadline) if d is not None and d > self.co.now]
+        if self.phase == RunPhase.FORMING:
+            if self.window_closed:
+                due.append(self.closed_at + config.scaled(config.formation_s))
+            else:
+                due.append(self.opened_at + config.scaled(config.join_timeout_s))
+                due.append(self.opened_at + config.scaled(config.max_join_timeout_s))
+        return [d for d in due if d > self.co.now]
+
+    def dead(self, peer: Peer) -> None:
+        """A death while saving: the saver's is made good (M-52)."""
+        if self.save is not None and self.save.saver == peer.rank and peer.phase != PeerPhase.EXITED:
+            self.replace_saver()

@@ -1,0 +1,232 @@
+"""The worker: the machine inside a rank, which gives orders to its training process (protocol section 5).
+
+It decides nothing about the cohort: it obeys, reports and keeps its books. Two callers feed it. The training process
+says `StepDone`, `ChunkDone`, `SnapshotTaken` and, wherever it can take orders, `DrainPoint`; the driver says
+`Received`, `LinkLost` and `Tick`. Control messages wait in an inbox until a drain point while the training process is
+inside a step (W-3), and are served on arrival in every other state; the few kinds of W-20 are always served on
+arrival.
+
+What a message does in a state is the `WORKER` table in `tables.py`; the guards and effects its rows name are the
+methods below. Effects run before the phase flips.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import attrs
+
+from . import messages as m
+from .effects import Ready, Reporting, Stop
+from .engine import Kind
+from .errors import LocalProtocolError, PacelineError
+from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
+from .phases import WorkerPhase
+from .snapshots import freeze
+from .tables import engine_for
+from .values import state
+from .worker_orders import WorkerOrders
+
+__all__ = ["Worker", "WorkerSettings"]
+
+INBOX_LIMIT = 4096
+"""Control messages that may wait for a drain point (N-9): more means that the training process is gone for good."""
+
+AT_ONCE = frozenset({m.DeclareDead, m.RequestSessionId, m.NewSession, m.Beacon, m.Fenced})
+"""Served on arrival, whatever the training process does (W-20)."""
+
+
+@attrs.frozen(kw_only=True)
+class WorkerSettings:
+    """What a worker takes from `Welcome` (V-6): who it is, and the durations and flags it needs, seconds throughout."""
+
+    run_id: bytes
+    generation: int
+    rank: int
+    incarnation: int
+    policy: str
+    batch_size: int
+    heartbeat_s: float = 1.0
+    staleness_s: float = 30.0
+    leave_grace_s: float = 30.0
+    drain_s: float = 60.0
+    on_lost: str = "save"
+    save_path: str | None = None
+
+    @classmethod
+    def from_welcome(cls, welcome: m.Welcome, run_id: bytes) -> WorkerSettings:
+        """Read the settings out of the coordinator's welcome."""
+        c: dict[str, Any] = dict(welcome.config)
+        return cls(
+            run_id=run_id, generation=welcome.generation, rank=welcome.rank, incarnation=welcome.incarnation,
+            policy=c["policy"], batch_size=c["batch_size"], heartbeat_s=c["heartbeat_s"],
+            staleness_s=c["staleness_s"], leave_grace_s=c["leave_grace_s"],
+            drain_s=c["save_limit_s"] + c["exit_grace_s"], on_lost=c["on_lost"], save_path=c["save_path"],
+        )  # fmt: skip
+
+
+@state
+class Worker(WorkerOrders):
+    """One incarnation's worker machine. `handle` is the only mutation entry, `take_ready` moves the effects out."""
+
+    inbox: deque[m.Control] = attrs.field(factory=deque)
+    outbox: list[Any] = attrs.field(factory=list)
+    engine: Any = None
+    last_now: float = float("-inf")
+    fenced: int = 0
+    refused: int = 0
+    violations: int = 0
+
+    @classmethod
+    def create(cls, settings: WorkerSettings, now: float, engine: str = "compiled") -> Worker:
+        """A worker that has just been welcomed; `engine` "transitions" runs the reference machine (slow, same rows)."""
+        worker = cls(settings=settings, engine=engine_for("worker", engine))
+        worker.last_heard = worker.last_beat = worker.last_now = now
+        return worker
+
+    # --- the four calls of every machine -----------------------------------------------------------------------
+
+    def handle(self, event: WorkerEvent, now: float) -> None:
+        """Take one event at monotonic second `now`. Raises `LocalProtocolError`, state unchanged, on local misuse."""
+        if now < self.last_now:
+            raise LocalProtocolError(f"time went back from {self.last_now} to {now}; pass a monotonic clock")
+        self.last_now = now
+        if isinstance(event, Received):
+            self._receive(event.message, now)
+        elif isinstance(event, Tick):
+            self._tick(now)
+        else:
+            self._local(event)
+
+    def take_ready(self) -> Ready:
+        """The effects since the last call, in order; the outbox is empty afterwards."""
+        effects = tuple(self.outbox)
+        self.outbox.clear()
+        return Ready((), effects)
+
+    def poll_timeout(self) -> float | None:
+        """The monotonic second at which a `Tick` is due, or None when nothing is timed."""
+        if self.phase == WorkerPhase.STOPPED:
+            return None
+        due = min(self.last_beat + self.settings.heartbeat_s, self.last_heard + self.settings.staleness_s)
+        return due if self.drain_until is None else min(due, self.drain_until)
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """The whole state as nested tuples of plain values: equal iff the states are."""
+        return freeze(self, skip=("settings", "engine", "last_now"))
+
+    def explain(self, rank: int | None = None) -> tuple[str, ...]:
+        """Why this rank is not training, in words; empty when it is."""
+        if rank not in (None, self.settings.rank):
+            return ()
+        told = {
+            WorkerPhase.JOINING: "joining: waits for the consensus of its first cycle (M-23)",
+            WorkerPhase.WAITING: "waits for a plan: the coordinator holds it (D-5) or the epoch is over (D-4)",
+            WorkerPhase.THROTTLED: f"parked until cycle {self.throttle} ends (W-17)",
+            WorkerPhase.DRAINING: "leaving: serves until shutdown or end of lane (W-23)",
+        }
+        return (told[self.phase],) if self.phase in told else ()
+
+    # --- entries -------------------------------------------------------------------------------------------------
+
+    def _receive(self, message: Any, now: float) -> None:
+        self.last_heard = now
+        if isinstance(message, m.Control):
+            if not self._admissible(message):
+                return
+            self.control_seen = message.control_seq
+        if self.phase == WorkerPhase.STOPPED:
+            return
+        if type(message) in AT_ONCE:
+            self._fire(type(message).__name__, message)
+            return
+        if not isinstance(message, m.Control):
+            self._fail(f"a {type(message).__name__} is nothing a welcomed rank can be sent")
+            return
+        self.inbox.append(message)
+        if len(self.inbox) > INBOX_LIMIT:
+            self._fail(f"{INBOX_LIMIT} control messages wait for a drain point")
+        elif self.phase != WorkerPhase.TRAINING:
+            self._drain()
+
+    def _admissible(self, message: m.Control) -> bool:
+        """The stamp and the lane number (N-6, N-2): another run or a hole ends the session, a stale one is fenced."""
+        own = self.settings
+        if message.run_id != own.run_id:
+            self._fail("a message of another run arrived on this link")
+            return False
+        if (message.generation, message.rank, message.incarnation) != (own.generation, own.rank, own.incarnation):
+            self.fenced += 1
+            return False
+        if message.control_seq <= self.control_seen:
+            self.fenced += 1
+            return False
+        if message.control_seq != self.control_seen + 1:
+            self._fail(f"control message {self.control_seen + 1} is missing, {message.control_seq} came")
+            return False
+        return True
+
+    def _local(self, event: Any) -> None:
+        row = self.engine.fire(self, type(event).__name__, event)
+        if row.kind in (Kind.REFUSED, Kind.VIOLATION):
+            raise LocalProtocolError(
+                f"{type(event).__name__} cannot happen while the worker is {self.phase.name.lower()}: {row.note}"
+            )
+        ended = isinstance(event, ChunkDone) or (isinstance(event, StepDone) and not event.last)
+        if ended or isinstance(event, DrainPoint) or self.phase != WorkerPhase.TRAINING:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Serve what waits, in order (W-3); the first message that means stop ends it."""
+        while self.inbox and self.phase != WorkerPhase.STOPPED:
+            message = self.inbox.popleft()
+            self._fire(type(message).__name__, message)
+            self.control_handled = message.control_seq
+
+    def _fire(self, name: str, message: Any) -> None:
+        row = self.engine.fire(self, name, message)
+        if row.kind == Kind.FENCED:
+            self.fenced += 1
+        elif row.kind == Kind.REFUSED:
+            self.refused += 1
+        elif row.kind == Kind.VIOLATION:
+            self._fail(f"{name} is impossible while {self.phase.name.lower()} ({row.rule}): {row.note}")
+
+    def _fail(self, text: str) -> None:
+        """The coordinator broke the protocol: this session ends, without Exiting, which is its report (N-7, W-24)."""
+        self.violations += 1
+        self.phase = WorkerPhase.STOPPED
+        self.outbox.append(Stop("failed", f"the coordinator broke the protocol: {text}"))
+
+    def _tick(self, now: float) -> None:
+        if self.phase == WorkerPhase.STOPPED:
+            return
+        if now >= self.last_beat + self.settings.heartbeat_s:
+            self.last_beat = now
+            self.report(m.Heartbeat, step_count=self.local_step, state=self.phase.name.lower())
+        if now > self.last_heard + self.settings.staleness_s:
+            self._fire("LinkLost", None)
+        elif self.drain_until is not None and now >= self.drain_until:
+            self._fire("GraceOver", None)
+
+    # --- reports -------------------------------------------------------------------------------------------------
+
+    def report(self, kind: type[m.Report], **fields: Any) -> None:
+        """Put one report on the lane, stamped and numbered (N-3)."""
+        self.report_seq += 1
+        own = self.settings
+        self.outbox.append(Reporting(kind(
+            run_id=own.run_id, generation=own.generation, rank=own.rank, incarnation=own.incarnation,
+            report_seq=self.report_seq, control_seq=self.control_handled, **fields,
+        )))  # fmt: skip
+
+
+def stop_error(stop: Stop) -> PacelineError | None:
+    """The exception a session raises for a stop, or None when the end is clean (ok, saved, leave)."""
+    from .errors import RefusedError, StallError, TransportError
+
+    kinds: dict[str, type[PacelineError]] = {
+        "coordinator_lost": TransportError, "rejected": RefusedError, "failed": PacelineError, "saved": StallError,
+    }  # fmt: skip
+    return kinds[stop.status](stop.text) if stop.status in kinds else None

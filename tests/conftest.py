@@ -1,0 +1,38 @@
+"""What every test sees: the two hypothesis profiles, and the seed that repeats a run.
+
+`dev` draws new examples each time from a seed printed at the top. `ci`, chosen by the environment variable CI, draws
+the same examples for ever, so that a red run is never a matter of luck. Neither has a deadline: a test measures
+behaviour, and the time it takes on a loaded machine is not one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import hypothesis
+import pytest
+
+# Before pytest comes to the __init__.py at the root of the checkout: in a checkout that is itself called paceline it
+# would import that one, and the suite would test the tree in place of what is installed.
+import paceline
+
+hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+# First, because hypothesis reads the option in its own pytest_configure.
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.hypothesis_seed is None and not hypothesis.settings.default.derandomize:
+        config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    name = hypothesis.settings.get_current_profile_name()
+    if hypothesis.settings.default.derandomize:
+        examples = "the same examples in every run"
+    else:
+        examples = f"repeat with --hypothesis-seed={config.option.hypothesis_seed}"
+    return [f"hypothesis: profile {name}, {examples}", f"paceline: {paceline.__version__} in {paceline.__path__[0]}"]

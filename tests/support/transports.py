@@ -1,0 +1,216 @@
+"""What the tests of transports share: the transports to run over, a meeting of both ends, and a peer made by hand.
+
+A test that takes `kind` and is marked `every_transport` runs over each transport of this package, and asks nothing of
+it that `transports.api` does not promise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from paceline.core.messages import Beacon, BulkBlock, Heartbeat, RoundKey, RoundKind
+from paceline.core.wire import BulkFramer, DialHandshake, Lane, Link, LinkKeys, Role
+from paceline.transports.api import Channel, Credentials, Listener, Transport
+from paceline.transports.codec import MsgpackCodec
+from paceline.transports.memory import MemoryTransport
+from paceline.transports.tcp import TcpTransport
+from paceline.transports.tcp_listener import OPENING
+
+PATIENCE_S = 60.0
+"""After this a test is taken to hang. No test passes or fails by how long anything took."""
+
+CREDENTIALS = Credentials(run_id=bytes(range(16)), token=bytes(range(32)))
+
+
+@attrs.frozen
+class Kind:
+    """A transport under test: `make` gives one that does not dial twice, `url` an address nobody listens at yet."""
+
+    name: str
+    make: Callable[[], Transport]
+    url: str
+
+
+MEMORY = Kind("memory", MemoryTransport, "memory://test")
+TCP = Kind("tcp", lambda: TcpTransport(dial_total_s=0), "tcp://127.0.0.1:0")
+
+every_transport = pytest.mark.parametrize("kind", [MEMORY, TCP], ids=lambda kind: kind.name)
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Run an async test."""
+
+    async def bounded() -> None:
+        with trio.fail_after(PATIENCE_S):
+            await main()
+
+    trio.run(bounded)
+
+
+@attrs.define
+class Meeting:
+    """A listener that serves, and the way to get more channels to it."""
+
+    transport: Transport
+    listener: Listener
+    credentials: Credentials
+    arrivals: trio.MemoryReceiveChannel[Channel]
+    nursery: trio.Nursery
+    dialled: list[Channel] = attrs.field(factory=list)
+
+    async def join(self) -> tuple[Channel, Channel]:
+        """Both ends of a new channel: the rank's and the coordinator's."""
+        rank = await self.transport.dial(self.listener.url, self.credentials)
+        self.dialled.append(rank)
+        return rank, await self.arrivals.receive()
+
+
+@asynccontextmanager
+async def meeting(
+    kind: Kind, *, credentials: Credentials = CREDENTIALS, transport: Transport | None = None
+) -> AsyncIterator[Meeting]:
+    """A listener whose handler hands its channel to the test and keeps it open until the meeting is over."""
+    transport = transport or kind.make()
+    listener = await transport.listen(kind.url, credentials)
+    arriving, arrivals = trio.open_memory_channel[Channel](256)
+
+    async def hand_over(channel: Channel) -> None:
+        arriving.send_nowait(channel)
+        await trio.sleep_forever()
+
+    with arriving, arrivals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.serve, hand_over)
+            met = Meeting(transport, listener, credentials, arrivals, nursery)
+            try:
+                yield met
+            finally:
+                with trio.CancelScope(shield=True):
+                    for channel in met.dialled:
+                        await channel.aclose()
+                    await listener.aclose()
+                nursery.cancel_scope.cancel()
+
+
+def heartbeat(number: int) -> Heartbeat:
+    """A small report that can be told from others."""
+    return Heartbeat(step_count=number, state="training", report_seq=number)
+
+
+def beacon(number: int) -> Beacon:
+    """A small control message that can be told from others."""
+    return Beacon(run_phase=1, cycle_phase=2, cycle=number, control_seq=number)
+
+
+def block(size: int, *, rank: int = 0, offset: int = 0) -> BulkBlock:
+    """The header of a block of `size` bytes."""
+    return BulkBlock(
+        key=RoundKey(generation=1, cycle=1, kind=RoundKind.PARAMS),
+        attempt=0,
+        rank=rank,
+        incarnation=1,
+        entry=0,
+        offset=offset,
+        bytes=size,
+    )
+
+
+def pattern(size: int, seed: int = 0) -> memoryview:
+    """Bytes in which a piece that is missing, doubled or moved shows: the period is a prime."""
+    row = bytes((seed + 7 * index) % 251 for index in range(251))
+    return memoryview((row * (size // 251 + 1))[:size])
+
+
+@attrs.define
+class Landing:
+    """A `Place` that remembers the headers and keeps the memory."""
+
+    blocks: list[BulkBlock] = attrs.field(factory=list)
+    memory: list[bytearray] = attrs.field(factory=list)
+
+    def __call__(self, header: BulkBlock) -> memoryview:
+        self.blocks.append(header)
+        self.memory.append(bytearray(header.bytes))
+        return memoryview(self.memory[-1])
+
+
+async def read_exactly(connected: trio.socket.SocketType, size: int) -> bytes:
+    """`size` bytes, or fewer when the stream ends before."""
+    got = b""
+    while len(got) < size and (piece := await connected.recv(size - len(got))):
+        got += piece
+    return got
+
+
+async def is_closed(connected: trio.socket.SocketType) -> bool:
+    """Waits for the end of a stream on which nothing more should come; a reset is an end too."""
+    try:
+        return await connected.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+async def connect(url: str) -> trio.socket.SocketType:
+    """A plain connection to the port of a `tcp://` URL with an IPv4 address."""
+    host, port = url.removeprefix("tcp://").rsplit(":", 1)
+    connected = trio.socket.socket()
+    await connected.connect((host, int(port)))
+    return connected
+
+
+async def shake(
+    connected: trio.socket.SocketType, lane: Lane, nonce: bytes, credentials: Credentials = CREDENTIALS
+) -> LinkKeys:
+    """The dialler's half of a handshake on a plain socket."""
+    handshake = DialHandshake(run_id=credentials.run_id, token=credentials.token, lane=lane, nonce=nonce)
+    await connected.send(handshake.first)
+    await connected.send(handshake.receive(await read_exactly(connected, 64)))
+    return handshake.keys
+
+
+@attrs.define
+class RawRank:
+    """A rank made of plain sockets and the wire alone: an independent peer, which may misbehave."""
+
+    control: trio.socket.SocketType
+    bulk: trio.socket.SocketType
+    link: Link
+    framer: BulkFramer
+
+    def frame(self, message: Any) -> bytes:
+        return self.link.send(message)
+
+    def bulk_frame(self, header: BulkBlock, data: memoryview) -> bytes:
+        head, tag = self.framer.seal(header, data)
+        return head + data + tag
+
+    def close(self) -> None:
+        self.control.close()
+        self.bulk.close()
+
+
+async def raw_rank(url: str, *, opened: bool = True) -> RawRank:
+    """Dial by hand, as the top of `transports.tcp` says: both lanes, one dial id and, if `opened`, opening blocks."""
+    dial_id = os.urandom(16)
+    control, bulk = await connect(url), await connect(url)
+    control_keys = await shake(control, Lane.CONTROL, dial_id + os.urandom(16))
+    bulk_keys = await shake(bulk, Lane.BULK, dial_id + os.urandom(16))
+    codec = MsgpackCodec()
+    rank = RawRank(
+        control=control,
+        bulk=bulk,
+        link=Link(codec=codec, keys=control_keys, role=Role.RANK),
+        framer=BulkFramer(codec=codec, keys=bulk_keys, role=Role.RANK),
+    )
+    if opened:
+        opening = rank.bulk_frame(OPENING, memoryview(b""))
+        await bulk.send(opening)
+        assert len(await read_exactly(bulk, len(opening))) == len(opening)
+    return rank

@@ -1,0 +1,1 @@
+"""Bytes. Carry frames and bulk buffers between the coordinator and its ranks."""
