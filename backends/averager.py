@@ -10,6 +10,7 @@ Averagers are found by name in the entry point group `paceline.averagers`; `star
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from importlib.metadata import EntryPoint, entry_points
 from typing import ClassVar, Protocol, cast
 
@@ -18,7 +19,7 @@ import attrs
 from ..core.effects import AbortRound, AdmitContribution, CloseRound, OpenRound, RemoveFromRound
 from ..core.errors import ConfigError
 from ..core.events import RoundAborted, RoundProgress, RoundReduced
-from ..core.messages import BulkBlock, Contribution, RoundResult
+from ..core.messages import BulkBlock, Contribution, RoundKey, RoundResult
 from ..core.schema import Schema
 
 __all__ = ["GROUP", "Averager", "Capabilities", "RoundEvent", "find_averager", "known_averagers"]
@@ -90,11 +91,21 @@ class Averager(Protocol):
         """Make the consensus. Takes long for a large model; may run in a thread if no other method is called
         meanwhile."""
 
+    def receivers(self, key: RoundKey, attempt: int) -> tuple[int, ...]:
+        """Who gets the result of this attempt, ascending; nobody when another attempt is open or nothing is reduced."""
+
     def scatter(self, rank: int) -> tuple[RoundResult, list[tuple[BulkBlock, memoryview]]]:
         """What to send to a receiver, after `RoundReduced` has reached the coordinator (R-2)."""
 
     def on_scattered(self, rank: int) -> None:
         """All of it was sent, or the rank is gone."""
+
+    @property
+    def consensus(self) -> memoryview | None:
+        """The last consensus in the riding layout, None before the first."""
+
+    def reading(self) -> AbstractContextManager[memoryview]:
+        """The last consensus, not overwritten while the block lasts; from any thread (K-7)."""
 
 
 def known_averagers() -> tuple[str, ...]:

@@ -38,7 +38,8 @@ class Snapshot:
 class FlatModel:
     """The live model, seen through the schema of the run.
 
-    `riding` is the layout of contributions and consensuses, `whole` that of a full transfer (R-20).
+    `riding` is the layout of contributions and consensuses, `whole` that of a full transfer (R-20); `schema_hash` is
+    that of the run.
     """
 
     def __init__(self, model: nn.Module, schema: Schema) -> None:
@@ -47,6 +48,7 @@ class FlatModel:
             raise ConfigError(f"the model does not fit the schema of the run: {difference} (R-3)")
         self.model = model
         self.schema = schema
+        self.schema_hash = schema.hash()
         self.riding = FlatLayout.riding(schema)
         self.whole = FlatLayout.whole(schema)
         self._free: list[memoryview] = []

@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import attrs
@@ -287,6 +288,8 @@ class DoubleBuffer:
         self._spare: memoryview | None = None
         self._fresh = False
         self._readers: list[memoryview] = []
+        # A reader is in a thread of its own; it must not pick up memory that is being given away at that instant.
+        self._lock = Lock()
 
     @property
     def kept(self) -> memoryview | None:
@@ -295,27 +298,31 @@ class DoubleBuffer:
 
     def spare(self) -> memoryview:
         """Memory for the next one; what it held is void."""
-        held = any(reader is self._spare for reader in self._readers)
-        if self._spare is None or held:
-            self._spare = allocate(self.nbytes)
-        self._fresh = True
-        return self._spare
+        with self._lock:
+            held = any(reader is self._spare for reader in self._readers)
+            if self._spare is None or held:
+                self._spare = allocate(self.nbytes)
+            self._fresh = True
+            return self._spare
 
     def keep(self) -> None:
         """What lies in the spare memory is the last consensus from now on."""
-        if not self._fresh:
-            raise LocalProtocolError("there is no new consensus to keep: nothing was written beside the last one")
-        self._kept, self._spare, self._fresh = self._spare, self._kept, False
+        with self._lock:
+            if not self._fresh:
+                raise LocalProtocolError("there is no new consensus to keep: nothing was written beside the last one")
+            self._kept, self._spare, self._fresh = self._spare, self._kept, False
 
     @contextmanager
     def reading(self) -> Iterator[memoryview]:
         """The last consensus, kept from being overwritten for as long as the block lasts."""
-        if self._kept is None:
-            raise LocalProtocolError("there is no consensus yet")
-        held = self._kept
-        self._readers.append(held)
+        with self._lock:
+            if self._kept is None:
+                raise LocalProtocolError("there is no consensus yet")
+            held = self._kept
+            self._readers.append(held)
         try:
             yield held
         finally:
-            # By identity: comparing memoryviews compares their bytes.
-            self._readers.pop(next(i for i, reader in enumerate(self._readers) if reader is held))
+            with self._lock:
+                # By identity: comparing memoryviews compares their bytes.
+                self._readers.pop(next(i for i, reader in enumerate(self._readers) if reader is held))

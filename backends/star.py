@@ -176,10 +176,10 @@ class StarAverager:
         if block.bytes > BLOCK_BYTES:
             text = f"a block of {block.bytes} bytes, the limit is {BLOCK_BYTES} (N-25)"
             raise RemoteProtocolError(text, rank=block.rank)
-        number = self._expected(block)
-        if number == Verdict.VIOLATION:
+        verdict, number = self._expected(block)
+        if verdict == Verdict.VIOLATION:
             raise RemoteProtocolError("a block without a contribution it belongs to (N-26)", rank=block.rank)
-        if self.round is None or isinstance(number, Verdict):
+        if verdict != Verdict.ACCEPTED:
             return memoryview(bytearray(block.bytes))
         layout = self._layout()
         fault = layout.fault(layout.blocks[number], block)
@@ -203,7 +203,7 @@ class StarAverager:
             return ()
         _, number, memory = placed
         lane.placed = None
-        if self._expected(block) != number:
+        if self._expected(block) != (Verdict.ACCEPTED, number):
             self.dropped[block.rank] += 1
             lane.free.append(memory)
             return ()
@@ -249,6 +249,12 @@ class StarAverager:
         accepted, refused = current.accepted(), current.refused()
         return RoundReduced(opened.key, opened.attempt, accepted, refused, flat is not None, name)
 
+    def receivers(self, key: RoundKey, attempt: int) -> tuple[int, ...]:
+        current = self.round
+        if current is None or (current.opened.key, current.opened.attempt) != (key, attempt):
+            return ()
+        return current.receivers() if current.phase == RoundPhase.SCATTERING else ()
+
     def scatter(self, rank: int) -> tuple[RoundResult, list[tuple[BulkBlock, memoryview]]]:
         """The result for one receiver and the blocks that follow it. In a cycle that is not realized only refused
         ranks and observers get bytes, those of the last consensus if there is one (R-8)."""
@@ -283,9 +289,9 @@ class StarAverager:
     def _layout(self) -> FlatLayout:
         return self.riding if self._state is None else self.whole
 
-    def _expected(self, block: BulkBlock) -> int | Verdict:
+    def _expected(self, block: BulkBlock) -> tuple[Verdict, int]:
         if self.round is None or block.key != self.round.opened.key:
-            return Verdict.DROPPED
+            return Verdict.DROPPED, 0
         return self.round.expected_block(block.rank, block.incarnation, block.attempt)
 
     def _after(self, current: Round, rank: int, verdict: Verdict) -> tuple[RoundEvent, ...]:

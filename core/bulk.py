@@ -20,7 +20,18 @@ from __future__ import annotations
 from enum import IntEnum
 
 from .errors import LocalProtocolError, RemoteProtocolError
-from .frame import FRAME_HEAD, FRAME_TAG, MAX_BLOCK, Buffer, FrameReader, FrameWriter, LinkKeys, PayloadCodec, Role
+from .frame import (
+    FRAME_HEAD,
+    FRAME_TAG,
+    MAX_BLOCK,
+    Buffer,
+    FrameReader,
+    FrameWriter,
+    LinkKeys,
+    PayloadCodec,
+    Role,
+    same_fault,
+)
 from .messages import BULK_KIND, BulkBlock
 
 __all__ = ["MAP_PREFIX", "MAX_MAP", "BulkFramer"]
@@ -88,7 +99,7 @@ class BulkFramer:
             if not MAP_PREFIX < length <= MAP_PREFIX + MAX_MAP + MAX_BLOCK:
                 raise RemoteProtocolError(f"a bulk frame claims {length} bytes", frame=kind)
         except RemoteProtocolError as fault:
-            self._fault = fault
+            self._fault = same_fault(fault)
             raise
         self._signed = bytes(head)
         self._length = length
@@ -107,7 +118,7 @@ class BulkFramer:
                     f"a bulk frame of {self._length} bytes says that {block.bytes} of them are data", frame=BULK_KIND
                 )
         except RemoteProtocolError as fault:
-            self._fault = fault
+            self._fault = same_fault(fault)
             raise
         self._signed += len(raw).to_bytes(MAP_PREFIX, "little") + bytes(raw)
         self._expected = block.bytes
@@ -124,12 +135,12 @@ class BulkFramer:
         try:
             self._reader.verify(BULK_KIND, tag, *parts)
         except RemoteProtocolError as fault:
-            self._fault = fault
+            self._fault = same_fault(fault)
             raise
         self._due = _Due.HEAD
 
     def _expect(self, due: _Due) -> None:
         if self._fault is not None:
-            raise RemoteProtocolError(str(self._fault), frame=self._fault.frame)
+            raise same_fault(self._fault)
         if self._due is not due:
             raise LocalProtocolError(f"the next piece of this frame is its {self._due.name.lower()}")

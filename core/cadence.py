@@ -197,7 +197,7 @@ class Balancer:
             return
         if self.phase >= CadencePhase.WARMUP:
             # The first report never proposes: its reduce contains the forming of the cohort (B-10).
-            self.proposal = self._propose(report)
+            self.proposal = self._propose(report, self.anchor_rank, slow)
         self._recount(slow)
         self._shares = [*self._shares[1 - SHARE_WINDOW :], {rank: self.counts[rank] for rank in self.voters}]
         self.calibrations += 1
@@ -237,14 +237,14 @@ class Balancer:
         dominated = readings[challenger] > (1 + DOMINANCE_MARGIN) * readings[self.anchor_rank]
         return challenger if dominated else self.anchor_rank
 
-    def _propose(self, report: WindowReport) -> int | None:
-        """The longer anchor that would bring the fixed price of an average to its target part (B-10)."""
-        if not self.growth_applies or not self.growth_enabled or self.cap_binding or self.anchor_rank is None:
+    def _propose(self, report: WindowReport, anchor_rank: int, marginal: float) -> int | None:
+        """The longer anchor that would bring the fixed price of an average to its target part (B-10).
+
+        `marginal` is the anchor rank's reading, above 0. That rank alone is asked, because it never waits for others.
+        """
+        if not self.growth_applies or not self.growth_enabled or self.cap_binding:
             return None
-        marginal = self.ms(self.anchor_rank)
-        if marginal <= 0:
-            return None
-        fixed = _measured(report.reduce_ms) + _measured(report.fill_ms.get(self.anchor_rank, 0.0))
+        fixed = _measured(report.reduce_ms) + _measured(report.fill_ms.get(anchor_rank, 0.0))
         overhead = fixed / (self.anchor * marginal + fixed)
         early = self.phase < CadencePhase.STABLE
         fire_at = self.overhead_target * (EARLY_GROWTH_FACTOR if early else 1.0)

@@ -23,14 +23,11 @@ def mermaid(table: Table) -> str:
     for phase in table.phases:
         for (source, _), rows in cells(table).items():
             for row in rows if source is phase else ():
-                moves = destination(row) is not phase
-                if moves or row.kind is Kind.ACCEPT:
-                    labels = arrows.setdefault((phase.name, destination(row).name), [])
-                    labels.append(_label(row))
+                if destination(row) is not phase or row.kind is Kind.ACCEPT:
+                    arrows.setdefault((phase.name, destination(row).name), []).append(_label(row))
     lines = ["stateDiagram-v2", *(f"    {phase.name}" for phase in table.phases), f"    [*] --> {table.initial.name}"]
     for (source_name, target_name), labels in arrows.items():
-        # dict.fromkeys: rows of one event that differ only in their effects read the same.
-        lines.append(f"    {source_name} --> {target_name}: {'<br/>'.join(dict.fromkeys(labels))}")
+        lines.append(f"    {source_name} --> {target_name}: {'<br/>'.join(labels)}")
     lines += [f"    {phase.name} --> [*]" for phase in table.final]
     return "\n".join(lines) + "\n"
 

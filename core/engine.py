@@ -365,11 +365,12 @@ class ReferenceEngine:
         if (phase, event_name) not in self._cells:
             raise undecided(self.table, phase, event_name)
         self.machine.events[event_name].trigger(subject, event)
-        if subject.taken is None or subject.taken.origin is None:
+        if subject.taken is None:
             raise undecided(self.table, phase, event_name)
+        index = cast(int, subject.taken.origin)
         if self.taken is not None:
-            _count(self.taken, self.table, subject.taken.origin)
-        return self.table.rows[subject.taken.origin]
+            _count(self.taken, self.table, index)
+        return self.table.rows[index]
 
 
 def build_reference(table: Table, machine_class: type, phase_attribute: str) -> ReferenceEngine:

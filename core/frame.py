@@ -40,6 +40,7 @@ __all__ = [
     "LinkKeys",
     "PayloadCodec",
     "Role",
+    "same_fault",
 ]
 
 FRAME_HEAD = 20
@@ -123,6 +124,12 @@ class _Tagger:
         for part in parts:
             running.update(part)
         return bytes(running.digest()[:FRAME_TAG])
+
+
+def same_fault(fault: RemoteProtocolError) -> RemoteProtocolError:
+    """The fault once more, to keep or to raise again: the one that was raised holds on to the stack it came through,
+    and with it to every buffer in there."""
+    return RemoteProtocolError(str(fault), rank=fault.rank, frame=fault.frame)
 
 
 class FrameWriter:

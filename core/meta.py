@@ -84,7 +84,7 @@ class MetaController:
         if len(self.rates) < 2:
             return False
         before, now = self.rates[-2:]
-        return before > 0 and now < before and (before - now) / before > CLIFF_DROP
+        return before > 0 and (before - now) / before > CLIFF_DROP
 
 
 def _kept(factor: float) -> float:

@@ -201,21 +201,21 @@ class Round:
         self._settle(member)
         return Verdict.ACCEPTED
 
-    def expected_block(self, rank: int, incarnation: int, attempt: int) -> int | Verdict:
-        """Number of the block that the rank has to send next; DROPPED if its bytes no longer matter, VIOLATION if it
-        has announced none or sent all of them."""
+    def expected_block(self, rank: int, incarnation: int, attempt: int) -> tuple[Verdict, int]:
+        """ACCEPTED and the number of the block that the rank has to send next. Else a number that means nothing and
+        DROPPED if its bytes no longer matter, VIOLATION if it has announced none or has sent all of them."""
         member = self._current(rank, incarnation, attempt)
         if member is None or not member.counts:
-            return Verdict.DROPPED
+            return Verdict.DROPPED, 0
         if member.steps is None or member.arrived >= self._expected_blocks(member):
-            return Verdict.VIOLATION
-        return member.arrived
+            return Verdict.VIOLATION, 0
+        return Verdict.ACCEPTED, member.arrived
 
     def block(self, rank: int, incarnation: int, attempt: int, number: int) -> Verdict:
         """Block `number` of the rank is here."""
-        expected = self.expected_block(rank, incarnation, attempt)
-        if isinstance(expected, Verdict):
-            return expected
+        verdict, expected = self.expected_block(rank, incarnation, attempt)
+        if verdict != Verdict.ACCEPTED:
+            return verdict
         if number != expected:
             return Verdict.VIOLATION
         member = self.members[rank]

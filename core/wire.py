@@ -41,6 +41,7 @@ from .frame import (
     LinkKeys,
     PayloadCodec,
     Role,
+    same_fault,
 )
 from .handshake import (
     NONCE_BYTES,
@@ -160,13 +161,13 @@ class Link:
             RemoteProtocolError: the peer broke a rule, or went away inside a frame. Final for this link.
         """
         if self._fault is not None:
-            raise RemoteProtocolError(str(self._fault), frame=self._fault.frame)
+            raise same_fault(self._fault)
         try:
             message = self._next()
             if message is None and self._eof and self._buffer:
                 raise RemoteProtocolError(f"the peer went away inside a frame, {len(self._buffer)} bytes into it")
         except RemoteProtocolError as fault:
-            self._fault = fault
+            self._fault = same_fault(fault)
             self._buffer.clear()
             raise
         return message

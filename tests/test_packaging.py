@@ -178,3 +178,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="'paceline' has no attribute 'Sesion'"):
         _ = paceline.Sesion
+
+
+def test_the_exit_code_of_every_error_is_documented() -> None:
+    """The numbers are a promise to job scripts (architecture section 7)."""
+    from paceline.core import errors
+
+    page = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in page.splitlines() if line.startswith("|")]
+    documented = {(name.strip(" `"), code) for code, names in rows for name in names.split(",")}
+
+    assert {(name, str(getattr(errors, name).exit_code)) for name in errors.__all__} <= documented

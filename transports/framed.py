@@ -34,11 +34,22 @@ import trio
 
 from ..core.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from ..core.messages import BULK_KIND, BulkBlock
-from ..core.wire import FRAME_HEAD, FRAME_TAG, MAP_PREFIX, MAX_MAP, BulkFramer, Link, LinkKeys, Role
-from .api import Buffer, Channel, Place
+from ..core.wire import (
+    FRAME_HEAD,
+    FRAME_TAG,
+    MAP_PREFIX,
+    MAX_MAP,
+    NONCE_BYTES,
+    BulkFramer,
+    Link,
+    LinkKeys,
+    ListenHandshake,
+    Role,
+)
+from .api import Buffer, Channel, Credentials, Place
 from .codec import MsgpackCodec
 
-__all__ = ["ByteLane", "FramedChannel", "fill", "run_handler"]
+__all__ = ["ByteLane", "FramedChannel", "check_credentials", "fill", "run_handler"]
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +97,14 @@ async def fill(lane: ByteLane, buffer: Buffer) -> None:
         if taken == 0:
             raise EOFError(TORN_BY_PEER)
         filled += taken
+
+
+def check_credentials(credentials: Credentials) -> None:
+    """`LocalProtocolError` unless every field has its shape. Done before anything is bound or dialled: found out at a
+    connection, the mistake would look like one of the peer."""
+    ListenHandshake(run_id=credentials.run_id, token=credentials.token, nonce=bytes(NONCE_BYTES))
+    if credentials.bulk_auth not in ("full", "header"):
+        raise LocalProtocolError(f"bulk_auth is full or header, not {credentials.bulk_auth!r}")
 
 
 async def run_handler(channel: FramedChannel, handler: Callable[[Channel], Awaitable[None]]) -> None:

@@ -22,7 +22,7 @@ from ..core.errors import ConfigError, RefusedError, TransportError
 from ..core.messages import RejectCode
 from ..core.wire import Role
 from .api import Buffer, Capabilities, Channel, Credentials
-from .framed import FramedChannel, run_handler
+from .framed import FramedChannel, check_credentials, run_handler
 
 __all__ = ["MemoryListener", "MemoryTransport"]
 
@@ -45,6 +45,7 @@ class MemoryTransport:
     async def listen(self, url: str, credentials: Credentials) -> MemoryListener:
         """Take a name; `TransportError` when it is taken."""
         await trio.lowlevel.checkpoint()
+        check_credentials(credentials)
         name = _name_in(url)
         if name in _listeners:
             raise TransportError(f"memory://{name} is taken: close the other listener, or choose another name")
@@ -56,6 +57,7 @@ class MemoryTransport:
         """A channel to the listener of that name. There is no retry: a name that nobody has taken in this process is
         a `TransportError` at once."""
         await trio.lowlevel.checkpoint()
+        check_credentials(credentials)
         name = _name_in(url)
         listener = _listeners.get(name)
         if listener is None:

@@ -37,7 +37,7 @@ import trio
 from ..core.errors import ConfigError, RefusedError, RemoteProtocolError, TransportError
 from ..core.wire import NONCE_BYTES, PRELUDE_2, DialHandshake, Lane, LinkKeys, Role
 from .api import Capabilities, Channel, Credentials
-from .framed import FramedChannel, fill
+from .framed import FramedChannel, check_credentials, fill
 from .tcp_listener import DIAL_ID_BYTES, TcpListener, open_lanes
 from .tcp_socket import Address, SocketLane, address_text
 
@@ -74,6 +74,7 @@ class TcpTransport:
     async def listen(self, url: str, credentials: Credentials) -> TcpListener:
         """Bind host and port of `url`; no host means loopback, port 0 a free port, and the listener's `url` has the
         real one. `TransportError` when that address is taken or not ours; there is no second choice."""
+        check_credentials(credentials)
         host, port = _host_and_port(url, lowest_port=0)
         family, address = await _address_to_bind(url, host or LOOPBACK, port)
         bound = trio.socket.socket(family, trio.socket.SOCK_STREAM)
@@ -86,6 +87,9 @@ class TcpTransport:
         except OSError as error:
             bound.close()
             raise TransportError(f"cannot listen at {host or LOOPBACK}:{port}: {_remedy(error)}") from error
+        except trio.Cancelled:
+            bound.close()
+            raise
         return TcpListener(
             listening=bound,
             url=f"tcp://{address_text(bound.getsockname())}",
@@ -105,6 +109,7 @@ class TcpTransport:
             RefusedError: the coordinator is of another run or protocol, or does not know the token (N-22).
             RemoteProtocolError: what answers is no paceline coordinator.
         """
+        check_credentials(credentials)
         host, port = _host_and_port(url, lowest_port=1)
         host = host or LOOPBACK
         deadline = trio.current_time() + self.dial_total_s

@@ -55,7 +55,7 @@ class Permutation:
         self.seed = seed
         self.pass_number = pass_number
         self._half_bits = (max(2, (picks - 1).bit_length()) + 1) // 2
-        self._keys = _round_keys(seed & _WORD, pass_number & _WORD)
+        self._keys = _round_keys(seed, pass_number)
 
     def at(self, position: int) -> int:
         """The pick at one position. A slice costs far less per pick than many calls of this."""
@@ -143,7 +143,7 @@ def _mix(word: int) -> int:
 
 @functools.lru_cache(maxsize=_KEY_SETS)
 def _round_keys(seed: int, pass_number: int) -> tuple[int, ...]:
-    """One key per round; both arguments already modulo 2**64."""
+    """One key per round."""
     stem = _mix((seed + _GOLDEN) & _WORD)
     stem = _mix(((stem ^ pass_number) + _GOLDEN) & _WORD)
     return tuple(_mix((stem + turn * _GOLDEN) & _WORD) for turn in range(1, _ROUNDS + 1))

@@ -153,7 +153,7 @@ class Pool:
         """Give `rank` one slice of 1 to `most` batches; None, and nothing changed, if there is none or `most` is 0."""
         if most <= 0:
             return None
-        taken = self._take_hole(most) or self._take_own(rank, most) or self._take_other(rank, most)
+        taken = self._take_hole(most) or self._take_own(rank, most) or self._take_other(most)
         if taken is not None:
             self.free -= taken.slice.count
         return taken
@@ -230,11 +230,12 @@ class Pool:
         span.front += count
         return Taken(Slice(self.epoch, span.front - count, count), Source.OWN_SPAN, rank)
 
-    def _take_other(self, rank: int, most: int) -> Taken | None:
+    def _take_other(self, most: int) -> Taken | None:
+        """From the largest span; the taker's own is empty when its turn comes."""
         owner, largest = None, 1
-        for other, span in self._spans.items():
-            if other != rank and span.residue >= largest:  # >= : the last among equals gives
-                owner, largest = other, span.residue
+        for rank, span in self._spans.items():
+            if span.residue >= largest:  # the last among equals gives
+                owner, largest = rank, span.residue
         if owner is None:
             return None
         span = self._spans[owner]

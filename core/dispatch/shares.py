@@ -41,7 +41,7 @@ def shares(
     A voter whose share is 0 is not in the list: it gets no plan and holds up nobody (I54). Without voters or batches
     the list is empty.
     """
-    if not voters or total == 0:
+    if not voters:
         return []
     if ratios is not None:
         weights = [ratios[rank] for rank in voters]

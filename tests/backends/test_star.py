@@ -10,36 +10,35 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.averaging import KEY, STATE, Cohort, Ship, average, entry, header, opened, received
 
 from paceline.backends import layout as layout_module
-from paceline.backends.averager import find_averager, known_averagers
-from paceline.backends.layout import FlatLayout, narrow, widen
+from paceline.backends.layout import FlatLayout
 from paceline.backends.star import WAITING_BLOCKS, StarAverager
-from paceline.backends.star_client import ConsensusReceiver
 from paceline.core.effects import AbortRound, CloseRound, RemoveFromRound
-from paceline.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from paceline.core.errors import LocalProtocolError, RemoteProtocolError
 from paceline.core.events import RoundAborted, RoundProgress, RoundReduced
 from paceline.core.messages import BulkBlock, Outcome, Refusal, RoundResult
 from paceline.core.schema import EntryClass, Schema
 
+from support.averaging import (
+    KEY,
+    RIDING,
+    SCHEMA,
+    STATE,
+    Cohort,
+    Ship,
+    average,
+    entry,
+    flat_of,
+    header,
+    opened,
+    random_flat,
+    received,
+    values_of,
+)  # fmt: skip
+
 TINY_BLOCK = 32
 """Bytes of a block in these tests: a model of a few values then has several."""
-
-SCHEMA = Schema(
-    entries=(
-        entry("weight", EntryClass.PARAM, (3, 5)),
-        entry("mean", EntryClass.BUFFER, (3,)),
-        entry("half", EntryClass.PARAM, (7,), "bfloat16"),
-        entry("fine", EntryClass.PARAM, (4,), "float64"),
-        entry("small", EntryClass.PARAM, (), "float16"),
-        entry("nothing", EntryClass.PARAM, (0, 3)),
-        entry("frozen", EntryClass.FROZEN, (2,)),
-        entry("count", EntryClass.LOCAL, (), "int64"),
-    )
-)
-RIDING = FlatLayout.riding(SCHEMA)
-
 
 @pytest.fixture(autouse=True, scope="module")
 def tiny_blocks() -> Iterator[None]:
@@ -48,40 +47,20 @@ def tiny_blocks() -> Iterator[None]:
         yield
 
 
-def flat_of(schema: Schema, values: np.ndarray) -> bytes:
-    """Riding bytes whose values, in order, are `values` rounded to each entry's dtype."""
-    layout = FlatLayout.riding(schema)
-    memory, taken = bytearray(layout.nbytes), 0
-    for segment in layout.segments:
-        size = {"float64": 8, "float32": 4}.get(segment.dtype, 2)
-        count = segment.nbytes // size
-        wide = values[taken : taken + count].astype(np.float64 if size == 8 else np.float32)
-        narrow(wide, segment.dtype, memoryview(memory)[segment.offset : segment.offset + segment.nbytes])
-        taken += count
-    return bytes(memory)
-
-
-def values_of(schema: Schema, flat: bytes | memoryview) -> np.ndarray:
-    """All riding values as float64, in wire order."""
-    parts = [
-        widen(memoryview(flat)[segment.offset : segment.offset + segment.nbytes], segment.dtype).astype(np.float64)
-        for segment in FlatLayout.riding(schema).segments
-    ]
-    return np.concatenate(parts)
-
-
-def random_flat(seed: int, scale: float = 1.0) -> bytes:
-    return flat_of(SCHEMA, np.random.default_rng(seed).normal(0, scale, 40))
-
-
 def consensus(averager: StarAverager) -> np.ndarray:
     assert averager.consensus is not None
     return values_of(SCHEMA, averager.consensus)
 
 
-finite_flats = st.lists(
-    st.floats(-1e4, 1e4, width=32), min_size=40, max_size=40
-).map(lambda values: flat_of(SCHEMA, np.array(values)))  # fmt: skip
+def no_underflow(values: list[float]) -> np.ndarray:
+    """The relative bounds of R-22 are for products that are normal numbers: what is tinier becomes 0."""
+    array = np.array(values)
+    return np.where(np.abs(array) < 1e-30, 0.0, array)
+
+
+finite_flats = st.lists(st.floats(-1e4, 1e4, width=32), min_size=40, max_size=40).map(
+    lambda values: flat_of(SCHEMA, no_underflow(values))
+)
 
 
 # --- the sum ---------------------------------------------------------------------------------------------------
@@ -129,10 +108,11 @@ def test_consensus_stays_within_the_accepted_contributions(
     stack = np.stack([values_of(SCHEMA, flat) for _, flat in ranks.values()])
     slack = (len(ranks) + 2) * 2**-23 * np.abs(stack).max(axis=0)
     low, high = stack.min(axis=0) - slack, stack.max(axis=0) + slack
+    # Coarse values: the cast may move a bound by half a step of the dtype, of float16 by half a subnormal step too.
     result, grain = consensus(averager), np.zeros(stack.shape[1])
-    grain[15:22] = 2**-8
-    grain[26] = 2**-10
-    assert np.all(result >= low - grain * slack - 1e-7 * grain) and np.all(result <= high + grain * slack + 1e-7 * grain)
+    grain[15:22] = 2**-8 * slack[15:22]
+    grain[26] = 2**-10 * slack[26] + 2**-25
+    assert np.all(result >= low - grain) and np.all(result <= high + grain)
 
 
 @settings(max_examples=30)
@@ -142,12 +122,14 @@ def test_equal_contributions_are_reproduced(flat: bytes, steps: list[int], gamma
     averager, _ = average(SCHEMA, {r: Ship(n, flat) for r, n in enumerate(steps)}, gamma=gamma)
     same = values_of(SCHEMA, flat)
     bound = (len(steps) + 2) * 2**-23 * np.abs(same)
-    bound[15:22] += 2**-8 * bound[15:22]
     assert np.all(np.abs(consensus(averager) - same) <= bound)
 
 
 @settings(max_examples=60)
-@given(st.dictionaries(st.integers(0, 5), st.integers(0, 3), min_size=1, max_size=4), st.lists(st.integers(0, 7), max_size=60))
+@given(
+    st.dictionaries(st.integers(0, 5), st.integers(0, 3), min_size=1, max_size=4),
+    st.lists(st.integers(0, 7), max_size=60),
+)
 def test_order_of_arrival_changes_no_bit(steps: dict[int, int], order: list[int]) -> None:
     """I60: any interleaving of headers, blocks and admissions, against the lanes one after the other."""
     ships = {rank: Ship(n, random_flat(rank, 1e3) if n else None) for rank, n in steps.items()}
@@ -261,7 +243,6 @@ def test_an_overflowing_consensus_is_not_realized_and_refuses_all() -> None:
     averager.close(CloseRound(KEY))
     key = attrs.evolve(KEY, cycle=4)
     averager.open(opened([0, 1], key=key))
-    huge = flat_of(SCHEMA, np.full(40, 3e38))
     huge = flat_of(SCHEMA, np.where(np.arange(40) < 15, 3e38, 1.0))
     reduced = Cohort(SCHEMA, averager, {0: Ship(900, huge), 1: Ship(900, huge)}, key=key).reduce()
     assert isinstance(reduced, RoundReduced)
@@ -293,6 +274,10 @@ def test_a_refused_rank_before_any_consensus_keeps_what_it_has() -> None:
 # --- lanes and memory ------------------------------------------------------------------------------------------
 
 
+def cut(averager: StarAverager, rank: int) -> Iterator[tuple[BulkBlock, memoryview]]:
+    return averager.riding.cut(memoryview(random_flat(rank)), KEY, 0, rank, 1)
+
+
 def test_progress_names_the_bytes_so_far_and_the_end() -> None:
     """R-11."""
     averager = StarAverager(SCHEMA)
@@ -314,7 +299,7 @@ def test_a_rank_ahead_of_the_others_is_held_by_its_two_buffers() -> None:
     for lane in (2, 3, 2, 2):
         assert cohort.act(lane)
     assert WAITING_BLOCKS == 2 and not averager.ready_for(1) and averager.ready_for(0)
-    block, data = list(RIDING_CUT(averager, 1))[2]
+    block, data = list(cut(averager, 1))[2]
     with pytest.raises(LocalProtocolError, match="ready_for"):
         cohort.deliver(block, data)
     for lane in (0, 1, 0):
@@ -322,10 +307,6 @@ def test_a_rank_ahead_of_the_others_is_held_by_its_two_buffers() -> None:
     assert averager.ready_for(1)
     cohort.finish()
     assert averager.collected
-
-
-def RIDING_CUT(averager: StarAverager, rank: int) -> Iterator[tuple[BulkBlock, memoryview]]:
-    return averager.riding.cut(memoryview(random_flat(rank)), KEY, 0, rank, 1)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +317,7 @@ def test_a_block_that_does_not_continue_the_tiling_ends_the_link(change: Mapping
     averager = StarAverager(SCHEMA)
     averager.open(opened([0]))
     averager.on_header(0, 1, 0, header(SCHEMA, 0, 5, RIDING.nbytes))
-    block, _ = next(RIDING_CUT(averager, 0))
+    block, _ = next(cut(averager, 0))
     with pytest.raises(RemoteProtocolError) as caught:
         averager.place(attrs.evolve(block, **change))
     assert caught.value.rank == 0
@@ -347,13 +328,13 @@ def test_a_block_before_its_header_ends_the_link() -> None:
     averager = StarAverager(SCHEMA)
     averager.open(opened([0]))
     with pytest.raises(RemoteProtocolError, match="without a contribution"):
-        averager.place(next(RIDING_CUT(averager, 0))[0])
+        averager.place(next(cut(averager, 0))[0])
 
 
 def test_frames_of_other_rounds_are_let_through_dropped_and_counted() -> None:
     """R-1: another attempt, cycle, life, or nothing open at all."""
     averager = StarAverager(SCHEMA)
-    block, data = next(RIDING_CUT(averager, 0))
+    block, data = next(cut(averager, 0))
     stale = [block]
     stale += [attrs.evolve(block, attempt=1), attrs.evolve(block, incarnation=2), attrs.evolve(block, key=STATE)]
     for index, frame in enumerate(stale):
@@ -374,7 +355,7 @@ def test_bytes_on_their_way_when_the_attempt_changes_never_reach_the_next_one() 
     averager.open(opened(ships))
     first = Cohort(SCHEMA, averager, ships)
     assert first.act(0) and first.act(1)
-    block, _ = next(RIDING_CUT(averager, 0))
+    block, _ = next(cut(averager, 0))
     late = averager.place(block)
     averager.open(opened(ships, attempt=1))
     second = Cohort(SCHEMA, averager, ships, attempt=1)
@@ -413,6 +394,31 @@ def test_abort_and_close_are_keyed_and_end_the_round() -> None:
     assert averager.round is None
 
 
+def test_receivers_are_those_of_the_attempt_that_is_being_scattered() -> None:
+    """R-2."""
+    averager = StarAverager(SCHEMA)
+    averager.open(opened([0, 1], observers=[2]))
+    assert averager.receivers(KEY, 0) == ()
+    Cohort(SCHEMA, averager, {0: Ship(5, random_flat(0)), 1: Ship(0)}).reduce()
+    assert (averager.receivers(KEY, 0), averager.receivers(KEY, 1), averager.receivers(STATE, 0)) == ((0, 1, 2), (), ())
+    averager.remove(RemoveFromRound(KEY, 1))
+    assert averager.receivers(KEY, 0) == (0, 2)
+    averager.on_scattered(0)
+    averager.on_scattered(2)
+    assert averager.receivers(KEY, 0) == ()
+
+
+def test_a_consensus_is_kept_only_when_a_new_one_was_written_and_read_only_when_there_is_one() -> None:
+    """R-10."""
+    buffer = layout_module.DoubleBuffer(4)
+    with pytest.raises(LocalProtocolError, match="no consensus yet"), buffer.reading():
+        pass
+    buffer.spare()
+    buffer.keep()
+    with pytest.raises(LocalProtocolError, match="no new consensus"):
+        buffer.keep()
+
+
 def test_the_last_consensus_is_not_written_while_it_is_read() -> None:
     """R-10, K-7: a writer to disk never delays a reduce, and never sees another version."""
     averager, _ = average(SCHEMA, {0: Ship(5, random_flat(0))})
@@ -425,48 +431,7 @@ def test_the_last_consensus_is_not_written_while_it_is_read() -> None:
         assert bytes(held) == first != bytes(averager.consensus or b"")
 
 
-# --- scatter, state, names -------------------------------------------------------------------------------------
-
-
-def test_a_receiver_puts_the_consensus_together_and_ignores_other_rounds() -> None:
-    """W-11, N-26, R-1."""
-    averager, reduced = average(SCHEMA, {0: Ship(5, random_flat(0)), 1: Ship(2, random_flat(1))})
-    receiver = ConsensusReceiver(RIDING, layout_module.allocate(RIDING.nbytes), KEY, 0, 1, 1)
-    result, blocks = averager.scatter(1)
-    announce = layout_module.header_block(KEY, 0, 1, 1, 30)
-    with pytest.raises(RemoteProtocolError, match="announced"):
-        receiver.place(blocks[0][0])
-    assert not receiver.on_result(attrs.evolve(announce, attempt=1), result)
-    assert receiver.on_result(announce, result) and not receiver.complete
-    with pytest.raises(RemoteProtocolError, match="second result"):
-        receiver.on_result(announce, result)
-    with pytest.raises(RemoteProtocolError, match="must be entry"):
-        receiver.place(blocks[1][0])
-    for block, data in blocks:
-        with pytest.raises(LocalProtocolError, match="blocks are here"):
-            receiver.staged()
-        stale = attrs.evolve(block, attempt=7)
-        receiver.place(stale)[:] = bytes(len(data))
-        receiver.on_block(stale)
-        receiver.place(block)[:] = data
-        receiver.on_block(block)
-    staged = receiver.staged()
-    assert (staged.outcome, staged.total_steps, staged.refusal) == (Outcome.MERGED, 7, None)
-    assert staged.flat is not None and hashlib.sha256(staged.flat).digest()[:16] == reduced.digest
-    for rank in (0, 1):
-        averager.on_scattered(rank)
-    with pytest.raises(LocalProtocolError, match="nothing to receive"):
-        averager.scatter(0)
-
-
-def test_a_receiver_without_bytes_is_complete_at_once_and_a_wrong_size_ends_the_link() -> None:
-    """R-8, N-25."""
-    announce = layout_module.header_block(KEY, 0, 0, 1, 30)
-    receiver = ConsensusReceiver(RIDING, layout_module.allocate(RIDING.nbytes), KEY, 0, 0, 1)
-    with pytest.raises(RemoteProtocolError, match="schema says"):
-        receiver.on_result(announce, RoundResult(outcome=Outcome.MERGED, total_steps=1, bytes=4))
-    receiver.on_result(announce, RoundResult(outcome=Outcome.UNREALIZED, total_steps=0, bytes=0))
-    assert receiver.complete and receiver.staged().flat is None
+# --- state -------------------------------------------------------------------------------------
 
 
 def state_bytes() -> bytes:
@@ -496,7 +461,8 @@ def test_the_loss_of_the_source_aborts_and_the_next_source_starts_afresh() -> No
     aborted = averager.reduce()
     assert isinstance(aborted, RoundAborted) and averager.consensus is None
     averager.open(opened([1], key=STATE, attempt=1, limit=0))
-    assert isinstance(Cohort(SCHEMA, averager, {1: Ship(0, state_bytes())}, key=STATE, attempt=1).reduce(), RoundReduced)
+    second = Cohort(SCHEMA, averager, {1: Ship(0, state_bytes())}, key=STATE, attempt=1)
+    assert isinstance(second.reduce(), RoundReduced)
 
 
 def test_the_digest_can_be_off() -> None:
@@ -505,12 +471,3 @@ def test_the_digest_can_be_off() -> None:
     averager.open(opened([0]))
     reduced = Cohort(SCHEMA, averager, {0: Ship(5, random_flat(0))}).reduce()
     assert isinstance(reduced, RoundReduced) and reduced.realized and reduced.digest is None
-
-
-def test_averagers_are_found_by_name_and_unknown_names_list_the_known_ones() -> None:
-    """V-1."""
-    assert find_averager("star") is StarAverager and "star" in known_averagers()
-    flags = StarAverager.capabilities
-    assert (flags.in_place, flags.abortable, flags.needs_session, "cuda" in flags.devices) == (False, True, False, True)
-    with pytest.raises(ConfigError, match=r"'stra' is not known.*star"):
-        find_averager("stra")

@@ -225,6 +225,10 @@ def test_misuse_is_the_callers_fault() -> None:
     receiver.open_map(frame[FRAME_HEAD + MAP_PREFIX : -24])
     with pytest.raises(LocalProtocolError, match="8 bytes"):
         receiver.verify(DATA[:-1], frame[-16:])
+    with pytest.raises(LocalProtocolError, match="8 bytes"):
+        receiver.verify(memoryview(bytes(16))[::2], frame[-16:])
+    with pytest.raises(LocalProtocolError, match="8 bytes"):
+        receiver.verify(DATA, frame[-15:])
     receiver.verify(DATA, frame[-16:])
 
     assert opened(receiver, sealed(sender))[0] == BLOCK

@@ -161,6 +161,11 @@ def test_a_cycle_without_steps_has_no_rate():
     assert watcher.rates == 0
 
 
+def test_a_rate_at_its_threshold_does_not_count():
+    """B-34: the smoothed rate must exceed it; a constant divergence has the rate 0."""
+    assert verdicts(GrowthGuard(soft=0.0, hard=0.0), [0.5] * 9) == [Stable()] * 9
+
+
 def test_an_infinite_threshold_disables_the_nudge():
     """B-34."""
     seen = verdicts(GrowthGuard(hard=math.inf), growing(5.0, 12))
@@ -204,6 +209,8 @@ def test_growth_guard_is_never_poisoned(cycles):
         (1.0, 1.0, 9.0, -1.0),
         (3.0, 4.0, 0.25, 1.0),
         (3.0, 4.0, 1.25, 0.0),
+        (3.0, 4.0, 0.75, 2 / 3),
+        (1e-10, 1e-10, 0.0, 1.0),
         (1.0, 9e-11, 0.1, None),
         (9e-11, 1.0, 0.1, 0.0),
         (9e-11, 9e-11, 0.1, None),
@@ -225,7 +232,7 @@ def test_a_cosine_is_one_or_none(pre, post, divergence):
 def test_telemetry():
     """B-31: cosines and magnitude shifts per rank; none without norms."""
     seen = telemetry(cycle(0.25, 1.25, pre_norms={1: 3.0, 0: 3.0}, post_norm=4.0))
-    bare = telemetry(cycle(0.25, 1.25))
+    bare = telemetry(cycle(0.25, 1.25, pre_norms={0: 3.0}))
 
     assert (seen.divergence, list(seen.cosines)) == (1.25, [0, 1])
     assert list(seen.cosines.values()) == pytest.approx([1.0, 0.0])
@@ -256,7 +263,9 @@ def test_a_restored_guard_goes_on_as_if_nothing_had_happened(make, before, after
         {"guard": "another"},
         {"guard": "level", "recent": None},
         {"guard": "level", "recent": [math.nan]},
+        {"guard": "level", "recent": [math.inf]},
         {"guard": "level", "recent": ["0.1"]},
+        {"guard": "growth", "previous": 1e-8, "average": 0.0, "rates": 0, "soft_streak": 0, "hard_streak": 0},
         {"guard": "growth", "previous": -1.0, "average": 0.0, "rates": 0, "soft_streak": 0, "hard_streak": 0},
         {"guard": "growth", "previous": None, "average": math.inf, "rates": 0, "soft_streak": 0, "hard_streak": 0},
         {"guard": "growth", "previous": None, "average": 0.0, "rates": -1, "soft_streak": 0, "hard_streak": 0},

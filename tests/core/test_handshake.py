@@ -124,8 +124,19 @@ def test_no_common_protocol_is_refused_with_both_ranges(ours: tuple[int, int]) -
 
 
 def test_a_range_that_reaches_ours_is_accepted() -> None:
-    """N-20: the highest protocol that both speak is chosen."""
+    """N-20: a dialler that also speaks later protocols gets ours."""
     assert listener().receive_first(patched(dialler().first, 7, 200))[6] == 1
+
+
+@pytest.mark.parametrize(("low", "high", "chosen"), [(1, 2, 0), (1, 3, 3), (1, 4, 4), (4, 4, 4), (4, 9, 5), (6, 9, 0)])
+def test_the_highest_common_protocol_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, low: int, high: int, chosen: int
+) -> None:
+    """N-20: for a coordinator that speaks 3 to 5; 0 is a refusal."""
+    monkeypatch.setattr("paceline.core.handshake.PROTOCOL_MIN", 3)
+    monkeypatch.setattr("paceline.core.handshake.PROTOCOL_MAX", 5)
+
+    assert listener().receive_first(patched(patched(dialler().first, 6, low), 7, high))[6] == chosen
 
 
 def test_another_run_is_refused_without_proof() -> None:
@@ -236,7 +247,9 @@ def test_the_beginning_of_a_prelude_passes(size: int) -> None:
 @example(noise=b"PCLN\x02\x01".ljust(64, b"\0"))
 @example(noise=b"PCLN\x01\x01\x00\x01".ljust(64, b"\0"))
 @example(noise=b"PCLN\x01\x01\x01\x01\x02".ljust(64, b"\0"))
+@example(noise=b"PCLN\x01\x01\x02\x01".ljust(64, b"\0"))
 @example(noise=refusal_prelude(RejectCode.PROTOCOL)[:7] + bytes(57))
+@example(noise=refusal_prelude(RejectCode.PROTOCOL)[:10] + b"?" + bytes(53))
 def test_garbage_raises_remote_errors_only(noise: bytes) -> None:
     """N-7, N-21: any bytes in place of any prelude."""
     coordinator = listener()
@@ -246,13 +259,15 @@ def test_garbage_raises_remote_errors_only(noise: bytes) -> None:
             receive(noise)
 
 
-def test_a_proven_protocol_that_was_not_offered_is_garbage() -> None:
-    """N-20: a coordinator that knows the token and chooses outside of the offer is broken, not of another run."""
+@pytest.mark.parametrize(("protocol", "refusal"), [(7, 0), (1, 3)])
+def test_a_proven_prelude_without_sense_is_garbage(protocol: int, refusal: int) -> None:
+    """N-20, N-21: a coordinator that knows the token but chooses outside of the offer, or accepts and refuses in one,
+    is broken, not of another run."""
     rank = dialler()
-    said = b"PCLN" + bytes([1, 2, 7, 0, 1, 7]) + bytes(6) + NONCE_2
+    said = b"PCLN" + bytes([1, 2, protocol, refusal, 1, 7]) + bytes(6) + NONCE_2
     proof = hmac.digest(TOKEN, b"paceline/1 coordinator" + rank.first + said, "sha256")[:16]
 
-    with pytest.raises(RemoteProtocolError, match="protocol 7"):
+    with pytest.raises(RemoteProtocolError, match=f"protocol {protocol}, refusal {refusal}"):
         rank.receive(said + proof)
 
 

@@ -51,6 +51,17 @@ def test_lint_complains(rows: tuple[Row, ...], complaint: str) -> None:
     assert any(line.startswith(f"turnstile: {complaint}") for line in lint(changed(*rows), Turnstile))
 
 
+def test_lint_takes_bool_from_evaluated_annotations_too() -> None:
+    """A machine of a module without postponed annotations carries the class, not its name."""
+
+    def odd(self: Turnstile, event: object) -> bool:
+        return False
+
+    odd.__annotations__["return"] = bool
+    other = type("Other", (Turnstile,), {"__slots__": (), "odd": odd})
+    assert "annotated" not in str(lint(changed(Row(ANY, "Coin", SAME, ("odd",))), other))
+
+
 def test_lint_says_each_thing_once() -> None:
     """A row that stands for three phases is one complaint."""
     lines = lint(changed(*TABLE.rows[:5], Row(ANY, "Kick", SAME, rule="13"), TABLE.rows[6]), Turnstile)
@@ -106,7 +117,8 @@ def test_differences_reports_guards_that_return_no_bool() -> None:
     """`transitions` compares with True: a guard that returns 2 holds for one engine and not for the other."""
     found = differences(changed(Row(ANY, "Coin", SAME, ("odd",)), *TABLE.rows), Turnstile, EVENTS)
     assert "turnstile: guard odd returned 2, not a bool" in found
-    assert any("LOCKED x Coin with 0: row is [0] compiled, [2] by transitions" in line for line in found)
+    for phase in ("LOCKED", "OPEN"):
+        assert any(f"{phase} x Coin with 0: row is [0] compiled, [2] by transitions" in line for line in found)
 
 
 @pytest.mark.parametrize(

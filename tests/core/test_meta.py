@@ -103,6 +103,9 @@ def test_the_trend_looks_back_over_five_anchors():
     assert controller.anchors == [20, 20, 20, 20, 30]
     assert controller.trend == pytest.approx(8 / 22)
     assert not controller.settled
+    edge = MetaController()
+    observe(edge, [0.1] * 2, anchors=[9, 11])
+    assert (edge.trend, edge.settled) == (0.1, False)
 
 
 def test_nothing_in_probe():

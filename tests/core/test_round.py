@@ -19,8 +19,8 @@ HASH = b"h" * 32
 BLOCKS, NBYTES = 3, 300
 
 
-def start(*ranks: int, observers: tuple[int, ...] = (), attempt: int = 0, barred: dict[int, int] | None = None) -> Round:
-    order = OpenRound(KEY, attempt, tuple((r, 1, 50) for r in ranks), tuple((r, 1) for r in observers))
+def start(*ranks: int, observers: tuple[int, ...] = (), barred: dict[int, int] | None = None) -> Round:
+    order = OpenRound(KEY, 0, tuple((r, 1, 50) for r in ranks), tuple((r, 1) for r in observers))
     return Round.open(order, HASH, BLOCKS, NBYTES, barred)
 
 
@@ -101,7 +101,7 @@ def test_a_header_is_refused_for_each_fault(claims: dict[str, object], why: Refu
     current = start(0, 1)
     assert current.header(0, 1, 0, attrs.evolve(head(0, 50), **claims)) == Verdict.REFUSED
     assert current.refused() == ((0, why),)
-    assert current.expected_block(0, 1, 0) == Verdict.DROPPED
+    assert current.expected_block(0, 1, 0)[0] == Verdict.DROPPED
 
 
 def test_the_limit_itself_is_accepted() -> None:
@@ -169,7 +169,7 @@ def test_a_second_header_behind_a_complete_contribution_is_refused_alone() -> No
     ship(current, 0, 5)
     assert current.header(0, 1, 0, head(0, 7)) == Verdict.REFUSED
     assert (current.accepted(), current.steps(0), current.refused()) == ((0,), 5, ())
-    assert current.expected_block(0, 1, 0) == Verdict.VIOLATION
+    assert current.expected_block(0, 1, 0)[0] == Verdict.VIOLATION
 
 
 def test_a_second_header_in_mid_contribution_refuses_the_rank() -> None:

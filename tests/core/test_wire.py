@@ -275,6 +275,27 @@ def test_sending_goes_on_after_a_fault_of_the_peer() -> None:
     assert heard(rank, [coordinator.send(FENCED)]) == [FENCED]
 
 
+def test_a_poisoned_link_keeps_nothing() -> None:
+    """N-7, N-25: what a violator had sent and goes on sending is dropped, and the stored fault holds no stack with
+    somebody's read buffer in it."""
+    receiver = link(COORDINATOR)
+
+    def read_once() -> None:
+        buffer = bytes(4 << 20)
+        receiver.receive_data(buffer)
+        with pytest.raises(RemoteProtocolError, match="out of step"):
+            receiver.next_message()
+
+    tracemalloc.start()
+    for _ in range(3):
+        read_once()
+    receiver.receive_data(bytes(4 << 20))
+    current, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert current < 1 << 20
+
+
 # --- roles -----------------------------------------------------------------------------------------------------
 
 

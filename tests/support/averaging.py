@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
 import attrs
+import numpy as np
 
 from paceline.backends.averager import RoundEvent
-from paceline.backends.layout import FlatLayout
+from paceline.backends.layout import FlatLayout, Values, narrow, widen
 from paceline.backends.star import StarAverager
 from paceline.core.effects import AdmitContribution, OpenRound
 from paceline.core.events import RoundAborted, RoundReduced
@@ -23,6 +26,47 @@ LIMIT = 1000
 
 def entry(name: str, cls: EntryClass, shape: tuple[int, ...], dtype: str = "float32") -> SchemaEntry:
     return SchemaEntry(name=name, cls=cls, shape=shape, dtype=dtype)
+
+
+SCHEMA = Schema(
+    entries=(
+        entry("weight", EntryClass.PARAM, (3, 5)),
+        entry("mean", EntryClass.BUFFER, (3,)),
+        entry("half", EntryClass.PARAM, (7,), "bfloat16"),
+        entry("fine", EntryClass.PARAM, (4,), "float64"),
+        entry("small", EntryClass.PARAM, (), "float16"),
+        entry("nothing", EntryClass.PARAM, (0, 3)),
+        entry("frozen", EntryClass.FROZEN, (2,)),
+        entry("count", EntryClass.LOCAL, (), "int64"),
+    )
+)
+RIDING = FlatLayout.riding(SCHEMA)
+
+
+def flat_of(schema: Schema, values: Values) -> bytes:
+    """Riding bytes whose values, in order, are `values` rounded to each entry's dtype."""
+    layout = FlatLayout.riding(schema)
+    memory, taken = bytearray(layout.nbytes), 0
+    for segment in layout.segments:
+        size = {"float64": 8, "float32": 4}.get(segment.dtype, 2)
+        count = segment.nbytes // size
+        wide = values[taken : taken + count].astype(np.float64 if size == 8 else np.float32)
+        narrow(wide, segment.dtype, memoryview(memory)[segment.offset : segment.offset + segment.nbytes])
+        taken += count
+    return bytes(memory)
+
+
+def values_of(schema: Schema, flat: bytes | memoryview) -> Values:
+    """All riding values as float64, in wire order."""
+    parts = [
+        widen(memoryview(flat)[segment.offset : segment.offset + segment.nbytes], segment.dtype).astype(np.float64)
+        for segment in FlatLayout.riding(schema).segments
+    ]
+    return np.concatenate(parts)
+
+
+def random_flat(seed: int, scale: float = 1.0) -> bytes:
+    return flat_of(SCHEMA, np.random.default_rng(seed).normal(0, scale, 40))
 
 
 def opened(
@@ -47,14 +91,14 @@ class Ship:
     steps: int
     flat: bytes | None = None
     admitted: int | None = None
-    claim: Mapping[str, object] = attrs.field(factory=dict)
+    claim: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 class Cohort:
     """A round in progress: one deque of actions per lane."""
 
     def __init__(
-        self, schema: Schema, averager: StarAverager, ships: Mapping[int, Ship], *, key: RoundKey = KEY, attempt: int = 0
+        self, schema: Schema, averager: StarAverager, ships: Mapping[int, Ship], key: RoundKey = KEY, attempt: int = 0
     ) -> None:
         self.schema, self.averager, self.key, self.attempt = schema, averager, key, attempt
         self.events: list[RoundEvent] = []
@@ -76,7 +120,7 @@ class Cohort:
         yield lambda: self.events.extend(self.averager.on_header(rank, 1, self.attempt, head))
         if ship.flat is not None:
             for block, data in self.layout.cut(memoryview(ship.flat), self.key, self.attempt, rank, 1):
-                yield lambda block=block, data=data: self.deliver(block, data)
+                yield partial(self.deliver, block, data)
 
     def deliver(self, block: BulkBlock, data: memoryview) -> None:
         self.averager.place(block)[:] = data
@@ -105,11 +149,11 @@ class Cohort:
 
 
 def average(
-    schema: Schema, ships: Mapping[int, Ship], *, gamma: float = 1.0, order: Iterable[int] = (), observers: Iterable[int] = ()
+    schema: Schema, ships: Mapping[int, Ship], *, gamma: float = 1.0, order: Iterable[int] = ()
 ) -> tuple[StarAverager, RoundReduced]:
     """One whole cycle on a fresh averager."""
     averager = StarAverager(schema, gamma=gamma)
-    averager.open(opened(ships, observers=observers))
+    averager.open(opened(ships))
     reduced = Cohort(schema, averager, ships).reduce(order)
     assert isinstance(reduced, RoundReduced)
     return averager, reduced
@@ -118,7 +162,3 @@ def average(
 def received(averager: StarAverager, rank: int) -> bytes:
     """The bytes that a receiver of the open round is sent, put together."""
     return b"".join(bytes(data) for _, data in averager.scatter(rank)[1])
-
-
-def riding_bytes(schema: Schema) -> int:
-    return FlatLayout.riding(schema).nbytes

@@ -123,7 +123,7 @@ class Puppet:
 @st.composite
 def tables(draw: st.DrawFn) -> Table:
     """Any table: cells may be missing, rows may be dead."""
-    phases = IntEnum("phases", [f"P{n}" for n in range(draw(st.integers(1, 4)))], start=0)
+    phases = IntEnum("phases", [f"P{n}" for n in range(draw(st.integers(1, 3)))], start=0)
     events = tuple(f"Event{n}" for n in range(draw(st.integers(1, 3))))
     phase = st.sampled_from(list(phases))
     guard = st.sampled_from([*GUARDS, *(f"!{name}" for name in GUARDS)])

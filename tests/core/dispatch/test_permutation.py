@@ -40,13 +40,13 @@ def model(picks: int, seed: int, pass_number: int, position: int) -> int:
     bits = max(2, (picks - 1).bit_length())
     bits += bits % 2
     half = bits // 2
-    mask = 2**half - 1
+    mask = (1 << half) - 1
     number = position
     while True:
         left, right = number >> half, number & mask
         for key in round_keys(seed, pass_number):
             left, right = right, left ^ (mix((right + key) % WORD) & mask)
-        number = left << half | right
+        number = (left << half) | right
         if number < picks:
             return number
 

@@ -143,6 +143,14 @@ def test_the_last_of_equally_large_spans_gives() -> None:
     assert [sliced(pool.take(JOINER, 1)) for _ in range(4)] == [(8, 1), (5, 1), (2, 1), (7, 1)]
 
 
+def test_the_order_in_which_spans_are_named_decides_nothing() -> None:
+    """D-3: ties go by rank."""
+    pool = Pool(0, 4, {1: (2, 4), 0: (0, 2)})
+
+    assert sliced(pool.take(JOINER, 1)) == (3, 1)
+    assert list(pool.residues()) == [0, 1]
+
+
 def test_a_long_hole_keeps_its_place() -> None:
     """D-3: the rest of a hole is put back in front, holes close one after the other."""
     pool = Pool(0, 20, {0: (0, 20)})
@@ -216,6 +224,21 @@ def test_undo_joins_a_cut_hole_but_never_two_holes() -> None:
         assert sliced(taken) == expected
         pool.undo(taken)
         assert pool.snapshot() == before
+
+
+def test_undo_of_a_cut_hole_whose_rest_was_taken_makes_a_hole_of_its_own() -> None:
+    """D-14: it does not join a hole that has come to the front since."""
+    pool = Pool(0, 10, {0: (0, 10)})
+    pool.take(0, 10)
+    pool.reclaim([(0, 4)])
+    pool.reclaim([(7, 2)])
+    cut, rest = pool.take(0, 3), pool.take(0, 3)
+    assert cut is not None
+    assert sliced(rest) == (3, 1)
+
+    pool.undo(cut)
+
+    assert pool.holes() == ((0, 3), (7, 2))
 
 
 def test_undo_leaves_trained_batches_with_their_rank() -> None:

@@ -80,11 +80,11 @@ def test_no_batches_or_no_voters(total: int) -> None:
     assert split_returned([(4, 0)], [0, 1]) == []
 
 
-@pytest.mark.parametrize("bad", [math.inf, math.nan, -1.0])
-def test_impossible_weights_are_a_bug(bad: float) -> None:
-    """I54: such weights are refused by configuration and balancer; if one comes through, it is not used."""
+@pytest.mark.parametrize("weights", [(1.0, math.inf), (1.0, math.nan), (1.0, -1.0), (0.0, 0.0)])
+def test_impossible_weights_are_a_bug(weights: tuple[float, float]) -> None:
+    """I54: such weights are refused by configuration and balancer; if some come through, they are not used."""
     with pytest.raises(InvariantError, match="I54"):
-        shares(5, [0, 1], ratios={0: 1.0, 1: bad})
+        shares(5, [0, 1], ratios=dict(enumerate(weights)))
 
 
 @given(total=st.integers(0, 10**12), voters=voters_strategy, data=st.data())

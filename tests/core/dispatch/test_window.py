@@ -22,6 +22,7 @@ cohorts = st.dictionaries(st.integers(0, 40), st.integers(1, 60), min_size=1, ma
         # The borders of the regime, and the order of the crumbs among equals.
         ((71, 18, 15), 104, (71, 18, 15)),
         ((71, 18, 15), 105, (71, 18, 16)),
+        ((1, 5), 6, (1, 5)),
         ((10, 10, 10), 31, (10, 11, 10)),
         ((10, 10, 10), 32, (10, 11, 11)),
         ((5,), 5, (5,)),

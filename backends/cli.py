@@ -1,0 +1,329 @@
+"""The command `paceline`. Thin: it reads options, and what it does stands in the modules it calls.
+
+An error is one line on standard error and an exit code of docs/reference/exit-codes.md. That holds for wrong options
+too, so `main` speaks in place of click. Modules that load torch or trio are imported by the command that needs them:
+`paceline --help` answers at once, and without the extras.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .. import __version__
+from ..core.config import POLICIES, Config
+from ..core.errors import ConfigError, InvariantError, PacelineError
+
+if TYPE_CHECKING:
+    from .launch import Kill
+
+__all__ = ["cli", "main", "parse_kill", "parse_slow"]
+
+INTERRUPTED = 130
+UNKNOWN_ERROR = 1
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def main() -> None:
+    """Entry point of the command: run it, and turn whatever is raised into one line and an exit code."""
+    try:
+        code = cli.main(standalone_mode=False) or 0
+    except click.exceptions.Exit as end:
+        code = end.exit_code
+    except click.Abort:
+        code = INTERRUPTED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except click.UsageError as error:
+        # click counts a missing command as an error and puts the whole help into its text.
+        where = error.ctx.command_path if error.ctx else "paceline"
+        missing = isinstance(error, click.exceptions.NoArgsIsHelpError)
+        code = _complain(f"{'give a command' if missing else error.format_message()} (see {where} --help)", 2)
+    except PacelineError as error:
+        code = _complain(str(error), error.exit_code)
+    except Exception as error:
+        code = _complain(f"{type(error).__name__}: {error}; this is a bug, please report it", UNKNOWN_ERROR)
+    sys.exit(code)
+
+
+def _complain(text: str, code: int) -> int:
+    if os.environ.get("PACELINE_DEBUG") == "1":
+        traceback.print_exc()
+    print(f"paceline: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    return code
+
+
+# --- options that several commands share -----------------------------------------------------------------------
+
+
+def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+RUN_OPTIONS: Callable[[Any], Any] = _together(
+    click.option("--policy", default="cadence", show_default=True, metavar="|".join(POLICIES),
+                 help="When to average: after every step (sync), when the slowest rank has done its part (cadence), "
+                      "or cadence without ever holding a rank up (async)."),
+    click.option("--averager", default="star", show_default=True, help="What computes the average."),
+    click.option("--max-batch-diff", type=int, metavar="N",
+                 help="Most steps a rank may be ahead of the slowest one; 0 is lock-step."),
+    click.option("--epochs", type=int, metavar="N", help="Epochs; left open, the script says it."),
+    click.option("--batch-size", type=int, metavar="N", help="Samples a batch; left open, the script says it."),
+    click.option("--seed", type=int, metavar="N", help="Seed of the shuffling; left open, the script says it."),
+    click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable."),
+)  # fmt: skip
+DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
+
+
+def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | None, epochs: int | None,
+            batch_size: int | None, seed: int | None, knobs: Sequence[str]) -> Config:  # fmt: skip
+    """The run's config from the options; ConfigError for what is not allowed."""
+    if ranks < 1:
+        raise ConfigError(f"--ranks {ranks} is not allowed: a run needs at least one rank; give 1 or more (V-3)")
+    values: dict[str, Any] = {
+        "policy": policy, "averager": averager, "max_batch_diff": max_batch_diff, "num_epochs": epochs,
+        "batch_size": batch_size, "seed": seed, "target_ranks": ranks,
+    }  # fmt: skip
+    for knob in knobs:
+        name, equals, text = knob.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {knob!r} is not allowed: write KNOB=VALUE, such as anchor=20")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return Config.from_knobs(values)
+
+
+def _as_arguments(options: Mapping[str, Any]) -> list[str]:
+    """The same options again, as the coordinator process is told them."""
+    arguments = []
+    for name, value in options.items():
+        if name == "knobs":
+            arguments += [word for knob in value for word in ("--set", knob)]
+        elif value is not None:
+            arguments += [f"--{name.replace('_', '-')}", str(value)]
+    return arguments
+
+
+def parse_slow(words: Sequence[str], ranks: int) -> dict[int, float]:
+    """`1:3` leaves rank 1 a third of its speed. Raises ConfigError."""
+    slow = {}
+    for word in words:
+        match = re.fullmatch(r"(\d+):(\d+(?:\.\d+)?)", word)
+        if match is None:
+            raise ConfigError(f"--slow {word!r} is not allowed: write RANK:FACTOR, such as 1:3 for a third of the speed")
+        rank, factor = int(match[1]), float(match[2])
+        _check_rank("--slow", word, rank, ranks)
+        if not 1.0 <= factor < math.inf:
+            raise ConfigError(f"--slow {word!r} is not allowed: a factor below 1 would be a speed-up; give 1 or more")
+        slow[rank] = factor
+    return slow
+
+
+def parse_kill(words: Sequence[str], ranks: int) -> list[Kill]:
+    """`1@4s` kills rank 1 four seconds into the training. Raises ConfigError."""
+    from .launch import Kill
+
+    kills = []
+    for word in words:
+        match = re.fullmatch(r"(\d+)@(\d+(?:\.\d+)?)s?", word)
+        if match is None:
+            raise ConfigError(f"--kill {word!r} is not allowed: write RANK@SECONDSs, such as 1@4s")
+        _check_rank("--kill", word, int(match[1]), ranks)
+        kills.append(Kill(int(match[1]), float(match[2])))
+    return kills
+
+
+def _check_rank(option: str, word: str, rank: int, ranks: int) -> None:
+    if rank >= ranks:
+        raise ConfigError(f"{option} {word!r} is not allowed: there is no rank {rank}, the ranks are 0 to {ranks - 1}")
+
+
+def _check_script(script: str) -> None:
+    if not Path(script).is_file():
+        raise ConfigError(f"there is no script {script!r}; give the path of a Python file")
+
+
+# --- commands --------------------------------------------------------------------------------------------------
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def cli(debug: bool) -> None:
+    """Train one PyTorch model on unequal machines: the fast ones do more steps instead of waiting.
+
+    `paceline demo` shows it in a minute. `paceline run --ranks 2 train.py` does it with your own script.
+    """
+    if debug:
+        os.environ["PACELINE_DEBUG"] = "1"
+
+
+@cli.command()
+@click.option("--kill", "kill", multiple=True, metavar="RANK@SECONDSs",
+              help="Run cadence alone and kill a rank in the middle, such as 1@4s.")
+@click.option("--slow", multiple=True, default=("1:3",), show_default=True, metavar="RANK:FACTOR",
+              help="Throttle a rank's compute: 1:3 leaves rank 1 a third of its speed.")
+@click.option("--seeds", default=1, show_default=True, metavar="N", help="Repeat with N seeds and show the means.")
+@click.option("--epochs", type=int, metavar="N", help="Epochs of each run.  [default: 30, with --kill more]")
+@click.option("--out", default="paceline-demo", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Where timeline, report and model go.")
+@DEBUG
+def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | None, out: Path, debug: bool) -> int:
+    """Show on this machine what unequal ranks gain.
+
+    Trains a small network on handwritten digits with two ranks over TCP, one of them three times slower: the fast
+    rank alone, then both in lock-step, at a cadence, and asynchronously, over the same number of samples.
+    """  # fmt: skip
+    _debug(debug)
+    try:
+        from .demo import Demo
+    except ModuleNotFoundError as error:
+        raise ConfigError(_missing(error, "demo")) from error
+    for name, value, least in (("--seeds", seeds, 1), ("--epochs", epochs, 1)):
+        if value is not None and value < least:
+            raise ConfigError(f"{name} {value} is not allowed: give {least} or more")
+    show = Demo(out=out, seeds=seeds, epochs=epochs, slow=parse_slow(slow, 2), kills=parse_kill(kill, 2), debug=_debugging())
+    return show.run()
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--ranks", type=int, required=True, metavar="N", help="Rank processes to start on this host.")
+@click.option("--slow", multiple=True, metavar="RANK:FACTOR", help="Throttle a rank's compute, repeatable.")
+@click.option("--kill", multiple=True, metavar="RANK@SECONDSs", help="Kill a rank in the middle, repeatable.")
+@click.option("--run-dir", default="paceline-run", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Where the timeline and the model go.")
+@RUN_OPTIONS
+@DEBUG
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path, debug: bool, script: str,
+        arguments: Sequence[str], **options: Any) -> int:  # fmt: skip
+    """Train SCRIPT with several ranks on this host.
+
+    SCRIPT uses paceline.Session; ARGUMENTS go to it. Ctrl-C ends the run after one last average and saves the model,
+    a second Ctrl-C ends everything at once.
+    """
+    _debug(debug)
+    _config(ranks, **options)
+    throttles, kills = parse_slow(slow, ranks), parse_kill(kill, ranks)
+    _check_script(script)
+    from .console import Display
+    from .launch import LocalRun
+
+    with Display() as display:
+        job = LocalRun(
+            ranks=ranks, script=[script, *arguments], coordinator=_as_arguments(options), run_dir=run_dir,
+            watcher=display, slow=throttles, kills=kills, traces=True, debug=_debugging(),
+        )  # fmt: skip
+        outcome = job.run()
+    board = display.board
+    if outcome.exit_code:
+        print(f"paceline: {outcome.text}", file=sys.stderr, flush=True)
+    if outcome.exit_code in (0, INTERRUPTED) and board.merged:
+        click.echo(f"{board.merged} of {board.total} batches in {board.cycle} cycles and {board.elapsed:.1f} s; the "
+                   f"model is {run_dir / 'consensus.safetensors'}")  # fmt: skip
+    return outcome.exit_code
+
+
+@cli.command()
+@click.option("--bind", default="tcp://0.0.0.0:7070", show_default=True, metavar="URL",
+              help="Where to listen; port 0 picks a free one.")
+@click.option("--ranks", type=int, required=True, metavar="N", help="Ranks to wait for before the training begins.")
+@click.option("--run-dir", default="paceline-run", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Where the timeline and the model go.")
+@click.option("--records", is_flag=True, help="Print every record as a line of JSON, for programs.")
+@RUN_OPTIONS
+@DEBUG
+def coordinate(bind: str, ranks: int, run_dir: Path, records: bool, debug: bool, **options: Any) -> int:
+    """Coordinate a run whose ranks come from other terminals or hosts, with `paceline join`."""
+    _debug(debug)
+    config = _config(ranks, **options)
+    from .coordinate import coordinate as body
+
+    return body(config, bind, run_dir, records=records)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--rank", type=int, metavar="N", help="Ask for this rank; left open, the coordinator picks.")
+@click.option("--slow", type=float, default=1.0, metavar="FACTOR", help="Throttle compute: 3 leaves a third.")
+@DEBUG
+@click.argument("url")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def join(rank: int | None, slow: float, debug: bool, url: str, script: str, arguments: Sequence[str]) -> None:
+    """Train SCRIPT as one rank of the run at URL, such as tcp://10.0.0.1:7070.
+
+    PACELINE_TOKEN and PACELINE_RUN_ID must be in the environment, as `paceline coordinate` printed them.
+    """
+    _debug(debug)
+    _check_script(script)
+    if rank is not None and rank < 0:
+        raise ConfigError(f"--rank {rank} is not allowed: ranks count from 0")
+    if not 1.0 <= slow < math.inf:
+        raise ConfigError(f"--slow {slow} is not allowed: a factor below 1 would be a speed-up; give 1 or more")
+    for name in ("PACELINE_TOKEN", "PACELINE_RUN_ID"):
+        if not os.environ.get(name):
+            raise ConfigError(f"{name} is not set: export it as `paceline coordinate` printed it")
+    environment = {**os.environ, "PACELINE_URL": url, "PACELINE_SLOW": repr(slow)}
+    if rank is not None:
+        environment["PACELINE_RANK"] = str(rank)
+    # The script takes over this very process: signals, exit code and output are its own.
+    os.execve(sys.executable, [sys.executable, script, *arguments], environment)
+
+
+@cli.command("explain-table")
+@click.argument("name")
+def explain_table(name: str) -> None:
+    """Print a table of transitions, NAME, cell by cell: what each state machine does on each event."""
+    from ..core.diagram import text
+    from ..core.tables import TABLES
+
+    if name not in TABLES:
+        raise ConfigError(f"there is no table {name!r}; the tables are {', '.join(TABLES)}")
+    click.echo(text(TABLES[name]), nl=False)
+
+
+@cli.command("lint-tables")
+def lint_tables() -> int:
+    """Check every table of transitions: total, reachable, no dead row."""
+    from ..core.lint import lint
+    from ..core.tables import TABLES, machine_class
+
+    findings = [line for name, table in TABLES.items() for line in lint(table, machine_class(name))]
+    for line in findings:
+        click.echo(line)
+    return 1 if findings else 0
+
+
+def _debug(wanted: bool) -> None:
+    if wanted:
+        os.environ["PACELINE_DEBUG"] = "1"
+
+
+def _debugging() -> bool:
+    return os.environ.get("PACELINE_DEBUG") == "1"
+
+
+def _missing(error: ModuleNotFoundError, extra: str) -> str:
+    return f"this command needs {error.name}, which is not installed: pip install 'paceline[{extra}]'"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""From an environment to a welcomed rank: dial, Hello, Welcome, and the thread that keeps the link alive."""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+import trio
+
+from ..core.config import config_digest
+from ..core.door import PROTOCOL
+from ..core.errors import ConfigError, PacelineError, RefusedError, TransportError
+from ..core.messages import Hello, Reject, Welcome
+from ..core.schema import Schema
+from ..core.worker import Worker, WorkerSettings
+from ..transports.api import Channel, Credentials
+from ..transports.rank_driver import RankDriver
+from ..transports.registry import find_transport
+from .averager import known_averagers
+from .flat import FlatModel
+from .star_link import StarLink
+
+__all__ = ["Connection", "Environment", "connect"]
+
+JOIN_S = 15.0
+"""How long the end of a session may take to say its last words."""
+WELCOME_S = 30.0
+"""How long the coordinator may take to answer a Hello."""
+
+
+def _hex(name: str, size: int) -> bytes:
+    text = os.environ.get(name, "")
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != size:
+        raise ConfigError(f"{name} must be {2 * size} hexadecimal digits, as the coordinator printed them")
+    return raw
+
+
+@attrs.frozen(kw_only=True)
+class Environment:
+    """How to reach the run: the variables that `paceline run` and `paceline join` set (PACELINE_URL, _TOKEN, _RUN_ID,
+    _RANK, _SLOW, _TRACE)."""
+
+    url: str
+    token: bytes = attrs.field(repr=False)
+    run_id: bytes
+    rank: int | None = None
+    slow: float = 1.0
+    trace: str | None = None
+
+    @classmethod
+    def from_process(cls) -> Environment:
+        """Read the process's environment; `ConfigError` names the variable that is missing or wrong."""
+        url = os.environ.get("PACELINE_URL")
+        if not url:
+            raise ConfigError(
+                "PACELINE_URL is not set: start this script with `paceline run --ranks 2 SCRIPT`, or with "
+                "`paceline join URL SCRIPT` against a running coordinator"
+            )
+        rank, slow = os.environ.get("PACELINE_RANK"), os.environ.get("PACELINE_SLOW", "1")
+        try:
+            wanted = None if rank is None else int(rank)
+            factor = float(slow)
+        except ValueError:
+            raise ConfigError(f"PACELINE_RANK = {rank!r} or PACELINE_SLOW = {slow!r} is not a number") from None
+        if not 1.0 <= factor < float("inf"):
+            raise ConfigError(f"PACELINE_SLOW = {slow!r} is not allowed: a factor of at least 1")
+        return cls(
+            url=url, token=_hex("PACELINE_TOKEN", 32), run_id=_hex("PACELINE_RUN_ID", 16), rank=wanted, slow=factor,
+            trace=os.environ.get("PACELINE_TRACE"),
+        )  # fmt: skip
+
+
+class Connection:
+    """A welcomed rank: its welcome, its driver, its averager link, and the thread they live in."""
+
+    def __init__(self) -> None:
+        self.welcome: Welcome
+        self.driver: RankDriver
+        self.link: StarLink
+        self._answered = threading.Event()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
+        """Dial and knock; returns when the coordinator has welcomed this rank, raises what went wrong otherwise."""
+
+        def body() -> None:
+            try:
+                trio.run(self._live, environment, hello, model)
+            except BaseException as error:
+                self._error = error
+            finally:
+                self._answered.set()
+
+        self._thread = threading.Thread(target=body, name="paceline", daemon=True)
+        self._thread.start()
+        self._answered.wait()
+        if self._error is not None:
+            raise _plain(self._error)
+
+    async def _live(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
+        transport = find_transport(environment.url)
+        credentials = Credentials(run_id=environment.run_id, token=environment.token)
+        channel = await transport.dial(environment.url, credentials)
+        try:
+            self.welcome = await _knock(channel, hello)
+            worker = Worker.create(WorkerSettings.from_welcome(self.welcome, environment.run_id), time.monotonic())
+            self.driver = RankDriver(worker, channel)
+            digest = bool(dict(self.welcome.config)["digest"])
+            self.link = StarLink(self.driver, channel, model, with_digest=digest)
+            self._answered.set()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.link.run)
+                await self.driver.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            await channel.aclose()
+
+    def next_order(self, patience_s: float) -> Any | None:
+        """The next order, or None after `patience_s`. Raises if the thread died without a stop: a bug of ours."""
+        try:
+            return self.driver.orders.get(timeout=patience_s)
+        except queue.Empty:
+            if self._thread is not None and not self._thread.is_alive() and self.driver.orders.empty():
+                raise _plain(self._error) if self._error else TransportError("the link ended without a word") from None
+            return None
+
+    def join(self) -> None:
+        """Wait, bounded, until the last words are out."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(JOIN_S)
+
+
+async def _knock(channel: Channel, hello: Hello) -> Welcome:
+    with trio.move_on_after(WELCOME_S):
+        await channel.send(hello)
+        answer = await channel.receive()
+        if isinstance(answer, Reject):
+            raise RefusedError(f"the coordinator refused this rank: {answer.text}", code=answer.code, retry=answer.retry)
+        if not isinstance(answer, Welcome):
+            raise TransportError(f"the coordinator answered Hello with {type(answer).__name__}")
+        return answer
+    raise TransportError(f"the coordinator at {channel.peer} did not answer within {WELCOME_S:g} s")
+
+
+def connect(
+    environment: Environment, schema: Schema, dataset: bytes, wishes: Mapping[str, Any], model: FlatModel
+) -> Connection:
+    """A connection whose rank is welcomed; raises as `Session` documents."""
+    hello = Hello(
+        protocol=PROTOCOL, package=_version(), host=socket.gethostname(), devices=_devices(),
+        runtime=f"python {platform.python_version()}, torch {torch.__version__}",
+        byte_order=0 if sys.byteorder == "little" else 1, schema=schema, schema_hash=schema.hash(),
+        dataset_signature=dataset, config_digest=config_digest(wishes), averagers=known_averagers(),
+        wanted_rank=environment.rank, wishes=dict(wishes),
+    )  # fmt: skip
+    connection = Connection()
+    connection.start(environment, hello, model)
+    return connection
+
+
+def _devices() -> tuple[str, ...]:
+    if torch.cuda.is_available():
+        return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+    return ("cpu",)
+
+
+def _version() -> str:
+    from .. import __version__
+
+    return f"paceline {__version__}"
+
+
+def _plain(error: BaseException) -> BaseException:
+    """The one error inside trio's groups, if it is one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, (PacelineError, KeyboardInterrupt)) else PacelineError(f"{error!r}")

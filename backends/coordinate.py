@@ -1,0 +1,89 @@
+"""The body of `paceline coordinate`: credentials in, records or a display out.
+
+Token and run id prove that both ends belong to one run. They come from the environment, never from the command line,
+where every user of the host could read them; where there are none, they are made and printed for the person who
+starts the ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ..core.config import Config
+from ..core.errors import ConfigError
+from ..transports.api import Credentials
+from .console import Display, plain_error
+from .launch import EXIT_CODES
+from .serve import serve
+
+__all__ = ["coordinate"]
+
+
+def coordinate(config: Config, bind: str, run_dir: Path, *, records: bool) -> int:
+    """Coordinate one run to its end; gives the exit code. Raises `ConfigError`, and `TransportError` if `bind` cannot be
+    listened on."""
+    made = {"PACELINE_TOKEN": 32, "PACELINE_RUN_ID": 16}
+    words = {name: os.environ.get(name) or secrets.token_hex(size) for name, size in made.items()}
+    credentials = Credentials(
+        token=_bytes("PACELINE_TOKEN", words, 32), run_id=_bytes("PACELINE_RUN_ID", words, 16),
+        bulk_auth=config.bulk_auth,
+    )  # fmt: skip
+    invite = " ".join(f"{name}={word}" for name, word in words.items() if not os.environ.get(name))
+    if records:
+        if invite:
+            print(f"export {invite}", file=sys.stderr, flush=True)
+        return _records(config, bind, run_dir, credentials)
+    return _display(config, bind, run_dir, credentials, invite)
+
+
+def _bytes(name: str, words: Mapping[str, str], size: int) -> bytes:
+    try:
+        raw = bytes.fromhex(words[name])
+    except ValueError:
+        raw = b""
+    if len(raw) != size:
+        raise ConfigError(f"{name} must be {2 * size} hexadecimal digits; unset it to have one made")
+    return raw
+
+
+def _records(config: Config, bind: str, run_dir: Path, credentials: Credentials) -> int:
+    def write(record: Mapping[str, Any]) -> None:
+        print(json.dumps(record), flush=True)
+
+    def ready(url: str) -> None:
+        write({"event": "Listening", "url": url})
+
+    async def body() -> str:
+        return (await serve(config, bind, credentials, run_dir=run_dir, on_record=write, ready=ready)).status
+
+    return EXIT_CODES[trio.run(body)]
+
+
+def _display(config: Config, bind: str, run_dir: Path, credentials: Credentials, invite: str) -> int:
+    with Display() as display:
+
+        def ready(url: str) -> None:
+            display.notice(f"listening on {url} for {config.target_ranks} ranks; start each of them with")
+            display.notice(f"  {invite + ' ' if invite else ''}paceline join {url.replace('0.0.0.0', 'HOST')} train.py")
+
+        async def body() -> tuple[str, str]:
+            end = await serve(config, bind, credentials, run_dir=run_dir, on_record=display.record, ready=ready)
+            return end.status, end.text
+
+        status, text = trio.run(body)
+    code = EXIT_CODES[status]
+    if code:
+        plain_error(text)
+    board = display.board
+    if board.merged:
+        print(f"{board.merged} of {board.total} batches in {board.cycle} cycles and {board.elapsed:.1f} s; the model is "
+              f"{run_dir / 'consensus.safetensors'}")  # fmt: skip
+    return code

@@ -1,0 +1,76 @@
+"""From sample numbers to a batch of tensors, and what names a data set at the door (M-5)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import TensorDataset, default_collate
+
+from ..core.errors import ConfigError
+from ..core.schema import dataset_signature
+
+__all__ = ["Collator", "dataset_identity"]
+
+PROBES = 16
+"""Samples whose content goes into the signature, spread evenly over the data set."""
+
+
+class Collator:
+    """Fetches samples by number and stacks them, on `device` if one is given."""
+
+    def __init__(self, dataset: Any, device: torch.device | str | None) -> None:
+        self._dataset = dataset
+        self._device = None if device is None else torch.device(device)
+
+    def __call__(self, samples: Sequence[int]) -> tuple[Any, ...]:
+        if isinstance(self._dataset, TensorDataset):
+            index = torch.tensor(samples, dtype=torch.long)
+            parts: Any = tuple(tensor[index] for tensor in self._dataset.tensors)
+        elif hasattr(self._dataset, "__getitems__"):
+            parts = default_collate(self._dataset.__getitems__(list(samples)))
+        else:
+            parts = default_collate([self._dataset[index] for index in samples])
+        parts = tuple(parts) if isinstance(parts, (list, tuple)) else (parts,)
+        return tuple(self._move(part) for part in parts)
+
+    def _move(self, part: Any) -> Any:
+        return part.to(self._device) if self._device is not None and isinstance(part, torch.Tensor) else part
+
+
+def dataset_identity(dataset: Any, batch_size: int | None) -> bytes:
+    """The signature of a data set; `ConfigError` for one that nobody can train on."""
+    try:
+        length = len(dataset)
+    except TypeError:
+        raise ConfigError(
+            f"the data set ({type(dataset).__name__}) has no len(); paceline deals out samples by number and needs a "
+            "map-style data set"
+        ) from None
+    if length == 0:
+        raise ConfigError("the data set is empty; there is nothing to train on")
+    if batch_size is not None and length < batch_size:
+        raise ConfigError(
+            f"batch_size = {batch_size} is more than the data set's {length} samples; take a smaller batch_size (D-2)"
+        )
+    hasher = hashlib.sha256()
+    for probe in range(min(PROBES, length)):
+        hasher.update(_content(dataset[probe * length // min(PROBES, length)]))
+    return dataset_signature(length, hasher.digest())
+
+
+def _content(sample: Any) -> bytes:
+    """Bytes that depend on a sample's values only. A sample that is not stable (random augmentation) or cannot be
+    read as bytes counts by its type alone: a signature must never refuse two equal data sets."""
+    if isinstance(sample, torch.Tensor):
+        plain = sample.detach().cpu().contiguous()
+        return str((plain.dtype, tuple(plain.shape))).encode()
+    if isinstance(sample, (list, tuple)):
+        return b"".join(_content(part) for part in sample)
+    if isinstance(sample, dict):
+        return b"".join(str(key).encode() + _content(sample[key]) for key in sorted(sample))
+    if isinstance(sample, (bool, int, float, str, bytes)):
+        return repr(sample).encode()
+    return type(sample).__name__.encode()

@@ -1,0 +1,170 @@
+"""The coordinator's process: a listener, the driver, the star averager, records of what happens, and signals.
+
+The first SIGINT or SIGTERM asks for a clean end: one last average, the consensus written, every rank told. The second
+ends at once with status 130.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+import attrs
+import trio
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.config import Config
+from ..core.coordinator import Coordinator
+from ..core.phases import RunPhase
+from ..core.schema import Schema
+from ..transports.api import Credentials
+from ..transports.driver import CoordinatorDriver
+from ..transports.registry import find_transport
+from .averager import Averager, find_averager
+from .star_server import StarServer
+
+__all__ = ["INTERRUPTED", "Recorder", "serve"]
+
+STATUS_S = 0.25
+SPEED_WINDOW_S = 2.0
+"""Steps per second in a status are counted over this long."""
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+
+class Recorder:
+    """Turns effects into records (O-3) for a file and for whoever looks on. A sink that fails is dropped."""
+
+    def __init__(self, coordinator: Coordinator, path: Path | None, look: Callable[[dict[str, Any]], None] | None) -> None:
+        self._co = coordinator
+        self._look = look
+        self._file: TextIO | None = None
+        self._speeds: dict[int, deque[tuple[float, int]]] = {}
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+
+    def observe(self, effect: Any) -> None:
+        """One effect that is for people."""
+        if isinstance(effect, fx.Emit):
+            self.record(effect.name, effect.facts)
+        elif isinstance(effect, (fx.Alert, fx.Finish)):
+            self.record(type(effect).__name__, attrs.asdict(effect))
+
+    def record(self, event: str, facts: dict[str, Any]) -> None:
+        """One record, stamped."""
+        co = self._co
+        line = {
+            "t": time.monotonic(), "wall": time.time(), "run_id": co.config.run_id.hex(),
+            "generation": co.generation, "cycle": co.cycle.number, "phase": co.cycle.phase.name.lower(),
+            "run_phase": co.run.phase.name.lower(), "event": event, **facts,
+        }  # fmt: skip
+        if self._look is not None:
+            self._look(line)
+        if self._file is not None and event != "Status":
+            try:
+                self._file.write(json.dumps(line) + "\n")
+            except OSError:
+                self._file = None
+
+    def status(self) -> None:
+        """Where everyone stands, for a live display."""
+        co, now = self._co, time.monotonic()
+        ranks = []
+        for rank in sorted(co.peers):
+            peer = co.peers[rank]
+            seen = self._speeds.setdefault(rank, deque())
+            seen.append((now, peer.total_steps))
+            while seen[0][0] < now - SPEED_WINDOW_S and len(seen) > 1:
+                seen.popleft()
+            span = now - seen[0][0]
+            speed = (peer.total_steps - seen[0][1]) / span if span > 0 else 0.0
+            ranks.append({
+                "rank": rank, "steps": peer.total_steps, "per_s": speed, "state": self._state(rank), "loss": peer.loss,
+            })  # fmt: skip
+        total = sum(co.book.total(epoch) for epoch in range(co.book.num_epochs))
+        self.record("Status", {
+            "ranks": ranks, "version": co.cycle.version, "epoch": min(co.book.first_live, max(0, co.book.num_epochs - 1)),
+            "merged": co.book.covered, "total": total,
+        })  # fmt: skip
+
+    def _state(self, rank: int) -> str:
+        co, peer = self._co, self._co.peers[rank]
+        if not peer.alive:
+            return peer.phase.name.lower()
+        if co.run.phase == RunPhase.FORMING:
+            return "joining"
+        if co.cycle.pending and (co.config.barrier_paced or not peer.acked):
+            return "averaging"
+        return "training" if co.book.holdings(rank).in_flight_batches else "waiting"
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+async def serve(
+    config: Config,
+    url: str,
+    credentials: Credentials,
+    *,
+    run_dir: Path | None = None,
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+    ready: Callable[[str], None] | None = None,
+) -> fx.Finish:
+    """Run one coordinator until its run is over; gives its `Finish`.
+
+    `url` is where to listen (port 0 picks one), `ready` gets the URL to dial, `on_record` every record. With `run_dir`
+    the timeline and the consensus are written there. Raises `TransportError` if the address cannot be bound.
+    """
+    listener = await find_transport(url).listen(url, credentials)
+    if run_dir is not None:
+        config = attrs.evolve(config, save_path=config.save_path or str(run_dir))
+    config = attrs.evolve(config, run_id=credentials.run_id)
+    coordinator = Coordinator(config, now=trio.current_time())
+
+    def make(schema: Schema) -> Averager:
+        return find_averager(config.averager)(schema, gamma=config.gamma, digest=config.digest)
+
+    plane = StarServer(lambda: coordinator.schema, make)
+    recorder = Recorder(coordinator, None if run_dir is None else run_dir / "timeline.jsonl", on_record)
+    driver = CoordinatorDriver(coordinator, plane, recorder.observe)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_signals, driver)
+            nursery.start_soon(_statuses, recorder)
+            if ready is not None:
+                ready(listener.url)
+            finish = await driver.run(listener)
+            recorder.status()
+            nursery.cancel_scope.cancel()
+        return finish
+    finally:
+        await listener.aclose()
+        recorder.close()
+
+
+async def _signals(driver: CoordinatorDriver) -> None:
+    """The first one stops the run, the second one everything."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+        seen = 0
+        async for _ in received:
+            seen += 1
+            if seen > 1:
+                os._exit(INTERRUPTED)
+            driver.post(ev.OperatorRequest(ev.Operator.STOP))
+
+
+async def _statuses(recorder: Recorder) -> None:
+    while True:
+        recorder.status()
+        await trio.sleep(STATUS_S)

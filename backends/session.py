@@ -1,0 +1,376 @@
+"""What a trainer sees: a loop over batches, and one call per step (architecture section 5).
+
+    session = paceline.Session(model, optimizer, dataset, batch_size=32, epochs=3)
+    for batch in session:
+        loss = loss_fn(model(batch.inputs), batch.targets)
+        loss.backward()
+        session.step(loss)
+
+Everything else happens inside `step` and between two batches: chunks, epochs, averages, pauses, the end. The worker
+machine decides; a thread of its own talks to the coordinator, so heartbeats do not depend on the length of a step;
+this module carries out the machine's orders in the caller's thread, because only there the model may be touched.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import attrs
+import torch
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.dispatch.permutation import decode, partition
+from ..core.errors import CheckpointError, ConfigError, LocalProtocolError
+from ..core.messages import Outcome, Plan
+from ..core.worker import stop_error
+from .checkpoint import save_model, save_optimizer
+from .connection import Connection, Environment, connect
+from .data import Collator, dataset_identity
+from .flat import FlatModel, Snapshot
+from .schema import schema_of
+from .trace import Tracer
+
+__all__ = ["Batch", "Session"]
+
+WAIT_S = 0.5
+"""How often a rank that waits for orders looks whether its connection is still there."""
+
+
+@attrs.frozen(eq=False)
+class Batch:
+    """One batch: `inputs` and `targets` as the data set's items collate (any further parts in `parts`), `samples`
+    the indices of its samples in the data set, `epoch` the epoch it belongs to."""
+
+    inputs: Any
+    targets: Any
+    parts: tuple[Any, ...]
+    samples: tuple[int, ...]
+    epoch: int
+
+
+@attrs.define(eq=False)
+class _Chunk:
+    """The plan in hand while it is trained: its parts, where it stands, what it cost."""
+
+    parts: list[Plan]
+    part: int = 0
+    batch: int = 0
+    batches: int = 0
+    samples: int = 0
+    loss_sum: float = 0.0
+    loss_samples: int = 0
+    compute_ms: float = 0.0
+    starve_ms: float = 0.0
+    begun: float = attrs.field(factory=time.monotonic)
+
+
+class Session:
+    """One rank of a run.
+
+    `dataset` has `__len__` and `__getitem__`, the same on every rank. `batch_size`, `epochs`, `seed` are wishes: they
+    fill what the coordinator left open and must agree with what it did not (V-6). `lr_schedule` maps the schedule
+    position (steps of the whole cohort, W-8) to a learning rate, set on every parameter group before each step.
+    `url`, `token` and the rest of the connection come from the environment that `paceline run` and `paceline join`
+    set, or from `environment`.
+
+    Raises `ConfigError` for a data set or model that cannot be trained, `TransportError` if no coordinator answers,
+    `RefusedError` if it refuses this rank. The loop raises `StallError` when the run gave up, `TransportError` when the
+    coordinator is lost.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Any,
+        *,
+        batch_size: int | None = None,
+        epochs: int | None = None,
+        seed: int | None = None,
+        lr_schedule: Callable[[int], float] | None = None,
+        device: torch.device | str | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self._dataset = dataset
+        self._collate = Collator(dataset, device)
+        self._schedule = lr_schedule
+        self._environment = environment or Environment.from_process()
+        wishes = {"batch_size": batch_size, "num_epochs": epochs, "seed": seed}
+        schema = schema_of(model)
+        self._flat = FlatModel(model, schema)
+        self._connection: Connection = connect(
+            self._environment, schema, dataset_identity(dataset, batch_size),
+            {knob: wish for knob, wish in wishes.items() if wish is not None}, self._flat,
+        )  # fmt: skip
+        self._config: dict[str, Any] = dict(self._connection.welcome.config)
+        self._check_size()
+        self._tracer = Tracer(self._environment.trace, self.rank)
+        self._chunk: _Chunk | None = None
+        self._parked = False
+        self._averaging = False
+        self._stop: fx.Stop | None = None
+        self._snapshot: Snapshot | None = None
+        self._given_at = 0.0
+        self._data_ms = 0.0
+        self._stepped = True
+        self._samples = 0
+        self._scale = 1.0 + (self.world - 1) * float(self._config["lr_scale_ratio"])
+
+    # --- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The seat of this process in the run."""
+        return self._connection.welcome.rank
+
+    @property
+    def world(self) -> int:
+        """Seats of the run as of formation."""
+        return int(self._config["world"])
+
+    @property
+    def version(self) -> int:
+        """Number of the consensus this rank holds; 0 is the common initial state."""
+        return self._connection.driver.worker.version
+
+    @property
+    def global_step(self) -> int:
+        """Steps of all ranks that the consensus contains."""
+        return self._connection.driver.worker.global_step
+
+    @property
+    def local_step(self) -> int:
+        """Steps this rank has taken."""
+        return self._connection.driver.worker.local_step
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches until the run ends, all epochs."""
+        try:
+            while self._stop is None:
+                if self._chunk is None or self._parked:
+                    self._wait()
+                    continue
+                asked = time.monotonic()
+                batch = self._load(self._chunk)
+                self._stepped = False
+                self._tracer.state("training", self.local_step)
+                self._set_rate()
+                self._given_at = time.monotonic()
+                self._data_ms = (self._given_at - asked) * 1000
+                yield batch
+                if not self._stepped:
+                    raise LocalProtocolError("the loop went on without session.step(loss); call it once per batch")
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._end()
+
+    def step(self, loss: torch.Tensor | float | None = None) -> None:
+        """Take the optimizer step of this batch, report it, and do what the coordinator asks: called once per batch,
+        after `backward()`. Gradients are zeroed. `loss` (a scalar) is for reports and displays only."""
+        chunk = self._chunk
+        if chunk is None or self._stepped:
+            raise LocalProtocolError("session.step was called without a batch; call it once per batch of the loop")
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
+        self._stepped = True
+        elapsed = time.monotonic() - self._given_at
+        if self._environment.slow > 1.0:
+            time.sleep(elapsed * (self._environment.slow - 1.0))
+        batch_ms = (time.monotonic() - self._given_at) * 1000
+        self._count(chunk, value, batch_ms)
+
+    def close(self) -> None:
+        """Leave the run: what this rank trained since the last average is trained again by others (W-28)."""
+        if self._stop is None:
+            self._connection.driver.feed(ev.LeaveRequested())
+            self._obey_until_stopped()
+        self._connection.join()
+        self._tracer.close(self.local_step)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None:
+            self._fail(error)
+        else:
+            self.close()
+
+    # --- one step ------------------------------------------------------------------------------------------------
+
+    def _load(self, chunk: _Chunk) -> Batch:
+        plan = chunk.parts[chunk.part]
+        size = int(self._config["batch_size"])
+        offset = plan.offset + chunk.batch * size
+        count = min(size, plan.size - chunk.batch * size)
+        picks = partition(
+            int(self._config["dataset_len"]) * int(self._config["repeats"]), int(self._config["epoch_splits"]),
+            int(self._config["seed"]), plan.epoch, offset, count,
+        )  # fmt: skip
+        samples = tuple(decode(pick, int(self._config["repeats"]))[0] for pick in picks)
+        parts = self._collate(samples)
+        self._samples = count
+        return Batch(parts[0], parts[1] if len(parts) > 1 else None, parts, samples, plan.epoch)
+
+    def _set_rate(self) -> None:
+        if self._schedule is not None:
+            rate = self._schedule(self._connection.driver.worker.position) * self._scale
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+
+    def _count(self, chunk: _Chunk, loss: float | None, batch_ms: float) -> None:
+        size = int(self._config["batch_size"])
+        part, plan = chunk.part, chunk.parts[chunk.part]
+        chunk.batch += 1
+        chunk.batches += 1
+        chunk.samples += self._samples
+        chunk.compute_ms += batch_ms
+        chunk.starve_ms += self._data_ms
+        if loss is not None and math.isfinite(loss):
+            chunk.loss_sum += loss * self._samples
+            chunk.loss_samples += self._samples
+        if chunk.batch * size >= plan.size:
+            chunk.part, chunk.batch = chunk.part + 1, 0
+        last = chunk.part == len(chunk.parts)
+        rate = self.optimizer.param_groups[0].get("lr")
+        self._feed(ev.StepDone(
+            samples=self._samples, part=part, batch_ms=batch_ms, data_ms=self._data_ms, loss=loss,
+            lr=None if rate is None else float(rate), last=last,
+        ))  # fmt: skip
+        if last and self._chunk is chunk:
+            self._chunk = None
+            elapsed = (time.monotonic() - chunk.begun) * 1000
+            self._feed(ev.ChunkDone(
+                plan_ids=tuple(plan.plan_id for plan in chunk.parts), epoch=plan.epoch, batches=chunk.batches,
+                samples=chunk.samples, epoch_ms=elapsed, share_complete_ms=elapsed, compute_only_ms=chunk.compute_ms,
+                data_starve_ms=chunk.starve_ms,
+                avg_loss=chunk.loss_sum / chunk.loss_samples if chunk.loss_samples else None,
+            ))  # fmt: skip
+
+    # --- orders --------------------------------------------------------------------------------------------------
+
+    def _feed(self, event: Any) -> None:
+        self._connection.driver.feed(event)
+        self._obey_waiting()
+
+    def _obey_waiting(self) -> None:
+        orders = self._connection.driver.orders
+        while not orders.empty():
+            self._obey(orders.get_nowait())
+
+    def _wait(self) -> None:
+        """Nothing to train: take orders as they come."""
+        self._tracer.state("averaging" if self._averaging else "waiting", self.local_step)
+        order = self._connection.next_order(WAIT_S)
+        if order is not None:
+            self._obey(order)
+
+    def _obey(self, order: Any) -> None:
+        if isinstance(order, fx.Train):
+            self._chunk = _Chunk([order.plan])
+        elif isinstance(order, fx.Extend):
+            if self._chunk is not None:
+                self._chunk.parts.append(order.plan)
+        elif isinstance(order, fx.TakeSnapshot):
+            self._take_copy(order)
+        elif isinstance(order, fx.Adopt):
+            self._adopt(order)
+        elif isinstance(order, fx.Park):
+            self._parked = True
+        elif isinstance(order, fx.Unpark):
+            self._parked = False
+        elif isinstance(order, fx.AbandonPlan):
+            self._chunk = None
+        elif isinstance(order, fx.Save):
+            self._save(order)
+        elif isinstance(order, fx.Publish):
+            self._tracer.note(order.name, order.facts)
+        elif isinstance(order, fx.Stop):
+            self._stop = order
+
+    def _take_copy(self, order: fx.TakeSnapshot) -> None:
+        self._averaging = True
+        begun = time.monotonic()
+        if order.fresh:
+            if self._snapshot is not None:
+                self._flat.release(self._snapshot)
+            self._snapshot = None
+            if order.state:
+                self._snapshot = self._flat.snapshot_state()
+            elif not order.header_only:
+                self._snapshot = self._flat.snapshot()
+        self._connection.link.offer(order, self._snapshot)
+        elapsed = (time.monotonic() - begun) * 1000
+        self._connection.driver.feed(ev.SnapshotTaken(order.cycle, order.attempt, elapsed))
+
+    def _adopt(self, order: fx.Adopt) -> None:
+        self._averaging = False
+        if order.how == "keep":
+            return
+        flat, state = self._connection.link.take(order.cycle)
+        if flat is not None:
+            if state:
+                self._flat.adopt_state(flat)
+            else:
+                alpha = float(self._config["alpha"] or 1.0)
+                self._flat.adopt(flat, order.how, alpha)
+                self._connection.link.adopted()
+        if order.reset_optimizer:
+            self.optimizer.state.clear()
+            self._tracer.note("optimizer_reset", {"cycle": order.cycle, "outcome": Outcome(order.outcome).name})
+
+    def _save(self, order: fx.Save) -> None:
+        """K-11: the optimizer file always, the model if this rank is the saver; an error never blocks the exit."""
+        begun, error = time.monotonic(), None
+        stem = order.stem or "paceline"
+        try:
+            save_optimizer(f"{stem}.rank{self.rank}.optim.safetensors", self.optimizer)
+            if order.model:
+                save_model(f"{stem}.model.safetensors", self.model.state_dict(), {"version": str(order.version)})
+        except (CheckpointError, OSError) as failure:
+            error = str(failure)
+        elapsed = (time.monotonic() - begun) * 1000
+        self._connection.driver.feed(ev.ActionDone("save", order.decision_id, order.version, elapsed, error))
+
+    # --- ends ----------------------------------------------------------------------------------------------------
+
+    def _obey_until_stopped(self) -> None:
+        while self._stop is None:
+            order = self._connection.next_order(WAIT_S)
+            if order is not None:
+                self._obey(order)
+
+    def _end(self) -> None:
+        stop = self._stop
+        assert stop is not None, "the loop ends with a stop"
+        self._connection.join()
+        self._tracer.close(self.local_step)
+        error = stop_error(stop)
+        if error is not None:
+            raise error
+
+    def _fail(self, error: BaseException) -> None:
+        """The training raised: no Exiting, the closed link is the report (W-24)."""
+        if self._stop is None:
+            self._connection.driver.feed(ev.TrainingFailed(f"{type(error).__name__}: {error}"))
+        self._connection.join()
+        self._tracer.close(self.local_step)
+
+    def _check_size(self) -> None:
+        """A batch size that only the coordinator knows may be too large for the data (D-2)."""
+        length, size = int(self._config["dataset_len"]), int(self._config["batch_size"])
+        if length * int(self._config["repeats"]) < size:
+            self._connection.join()
+            raise ConfigError(f"batch_size = {size} is more than the data set's {length} samples; take a smaller one")
+

@@ -1,0 +1,186 @@
+"""The star averager inside a rank: ship a copy, receive the consensus, stage it (W-10, W-11, R-16).
+
+The training thread takes the copy (`offer`) and later adopts what is staged (`take`); everything between happens in
+the trio thread. The order per attempt is that of W-10: copy, SnapshotReady, upload, consensus, triple, SyncAck. The
+numbers over a whole model (finite, triple, digest) are computed in a thread, so heartbeats go on (N-5).
+"""
+
+from __future__ import annotations
+
+import threading
+
+import attrs
+import trio
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core import messages as m
+from ..core.errors import RemoteProtocolError, TransportError
+from ..transports.api import Channel
+from ..transports.codec import decode_record, encode_record
+from ..transports.rank_driver import RankDriver
+from .divergence import digest, divergence
+from .flat import FlatModel, Snapshot
+from .layout import DoubleBuffer, allocate, header_block
+from .star_client import ConsensusReceiver, Staged, contribute_blocks
+
+__all__ = ["StarLink"]
+
+MAX_RESULT = 64 * 1024
+"""Most bytes of a result header (N-25)."""
+
+
+@attrs.define(eq=False)
+class _Attempt:
+    """One attempt of a round at this rank: what is shipped, and what comes back."""
+
+    order: fx.TakeSnapshot
+    snapshot: Snapshot | None
+    receiver: ConsensusReceiver
+    key: m.RoundKey
+
+
+class StarLink:
+    """See the module. `finite` is asked about the copy before it is announced (R-4)."""
+
+    def __init__(self, driver: RankDriver, channel: Channel, model: FlatModel, *, with_digest: bool) -> None:
+        self._driver = driver
+        self._channel = channel
+        self._model = model
+        self._with_digest = with_digest
+        self._lock = threading.Lock()
+        self._attempt: _Attempt | None = None
+        self._offered = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        self._buffer = DoubleBuffer(model.riding.nbytes)
+        self._staged: dict[int, tuple[Staged, bool]] = {}
+
+    # --- training thread -----------------------------------------------------------------------------------------
+
+    def offer(self, order: fx.TakeSnapshot, snapshot: Snapshot | None) -> None:
+        """A copy is taken (None: header only). From now on this attempt is the one that counts."""
+        settings = self._driver.worker.settings
+        state = order.cycle == 0
+        kind = m.RoundKind.STATE if state else m.RoundKind.PARAMS
+        key = m.RoundKey(generation=order.generation, cycle=order.cycle, kind=kind)
+        layout = self._model.whole if state else self._model.riding
+        memory = allocate(layout.nbytes) if state else self._buffer.spare()
+        receiver = ConsensusReceiver(layout, memory, key, order.attempt, settings.rank, settings.incarnation)
+        with self._lock:
+            self._attempt = _Attempt(order, snapshot, receiver, key)
+            self._staged.clear()
+        self._token.run_sync_soon(self._offered.set)
+
+    def take(self, cycle: int) -> tuple[memoryview | None, bool]:
+        """What was staged for a cycle: flat bytes or None (keep), and whether they are a whole state (cycle 0)."""
+        staged, state = self._staged.pop(cycle)
+        self._staged.clear()
+        return staged.flat, state
+
+    def adopted(self) -> None:
+        """The consensus that `take` gave is in the model: it becomes the retained one (R-10)."""
+        self._buffer.keep()
+
+    # --- trio thread ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Ship and receive until the lane ends; its end is told by the control lane."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ship)
+                await self._receive()
+        except* TransportError:
+            pass
+        except* RemoteProtocolError as group:
+            self._driver.feed(ev.LinkLost(cause="; ".join(str(error) for error in group.exceptions)))
+
+    async def _ship(self) -> None:
+        while True:
+            await self._offered.wait()
+            self._offered = trio.Event()
+            with self._lock:
+                attempt = self._attempt
+            if attempt is not None:
+                await self._ship_one(attempt)
+
+    async def _ship_one(self, attempt: _Attempt) -> None:
+        order, snapshot, settings = attempt.order, attempt.snapshot, self._driver.worker.settings
+        if snapshot is None and order.header_only and order.cycle == 0:
+            return  # an observer of formation has nothing to say
+        finite = snapshot is None or await trio.to_thread.run_sync(self._model.finite, snapshot)
+        ships = snapshot is not None and finite and not order.header_only
+        schema_hash = self._model.schema_hash if snapshot is None else snapshot.schema_hash
+        header = m.Contribution(
+            run_id=settings.run_id, generation=order.generation, rank=settings.rank,
+            incarnation=settings.incarnation, cycle=order.cycle, attempt=order.attempt, schema_hash=schema_hash,
+            steps=order.shipped, finite=finite, bytes=len(snapshot.memory) if ships and snapshot is not None else 0,
+        )  # fmt: skip
+        data = memoryview(encode_record(header))
+        head = header_block(attempt.key, order.attempt, settings.rank, settings.incarnation, len(data))
+        await self._channel.send_bulk(head, data)
+        if not ships or snapshot is None:
+            return
+        for block, body in contribute_blocks(
+            snapshot, attempt.key, order.attempt, settings.rank, settings.incarnation
+        ):
+            if self._attempt is not attempt:
+                return  # a newer attempt is asked for; the averager drops what it has of this one
+            await self._channel.send_bulk(block, body)
+
+    async def _receive(self) -> None:
+        while True:
+            attempt: _Attempt | None = None
+            memory = memoryview(b"")
+
+            def place(block: m.BulkBlock) -> memoryview:
+                nonlocal attempt, memory
+                with self._lock:
+                    attempt = self._attempt
+                if block.key.kind == m.RoundKind.COUNTS or attempt is None:
+                    if block.bytes > MAX_RESULT:
+                        raise RemoteProtocolError(f"a result header of {block.bytes} bytes")
+                    memory = memoryview(bytearray(block.bytes))
+                else:
+                    memory = attempt.receiver.place(block)
+                return memory
+
+            block = await self._channel.receive_bulk(place)
+            if attempt is None:
+                continue
+            self._take_in(attempt, block, memory)
+            if attempt is self._attempt and attempt.receiver.complete and attempt.order.cycle not in self._staged:
+                await self._stage(attempt)
+
+    def _take_in(self, attempt: _Attempt, block: m.BulkBlock, memory: memoryview) -> None:
+        if block.key.kind == m.RoundKind.COUNTS:
+            attempt.receiver.on_result(block, decode_record(m.RoundResult, memory))
+        else:
+            attempt.receiver.on_block(block)
+
+    async def _stage(self, attempt: _Attempt) -> None:
+        """Triple and digest, then SyncAck (R-16, C-18). The source of cycle 0 stages its own copy (M-6)."""
+        staged = attempt.receiver.staged()
+        state = attempt.key.kind == m.RoundKind.STATE
+        own = attempt.snapshot
+        event = await trio.to_thread.run_sync(self._judge, attempt, staged, own)
+        self._staged = {attempt.order.cycle: (staged, state)}
+        if attempt is self._attempt:
+            self._driver.feed(event)
+
+    def _judge(self, attempt: _Attempt, staged: Staged, own: Snapshot | None) -> ev.ConsensusStaged:
+        flat = staged.flat
+        if flat is None and attempt.order.state and own is not None:
+            flat = own.memory
+        name = digest(flat) if flat is not None and self._with_digest else None
+        triple = None
+        if own is not None and staged.flat is not None and attempt.key.kind == m.RoundKind.PARAMS:
+            triple = divergence(own.layout, own.memory, staged.flat)
+        return ev.ConsensusStaged(
+            cycle=attempt.order.cycle, attempt=attempt.order.attempt, outcome=staged.outcome,
+            total_steps=staged.total_steps, refusal=staged.refusal, digest=name,
+            divergence=None if triple is None else triple.divergence,
+            pre_norm=None if triple is None else triple.pre_norm,
+            post_norm=None if triple is None else triple.post_norm,
+        )  # fmt: skip
+
+

@@ -1,0 +1,311 @@
+"""The trio driver of a coordinator: bytes to events, effects to bytes, and nothing decided in between.
+
+One task owns the machine. Everything that happens elsewhere (a message on a control lane, a lost link, an averager's
+result, an operator's wish) is an event in one inbox; the task handles all that is there, then a tick, then performs
+the batch of effects in order (architecture section 3). It never waits for a rank: what it sends goes into a queue of
+that rank's own writer (N-8), and a writer that cannot write says so with `SendFailed` (N-10).
+
+    accept -> Hello -> [inbox] -> handle ... take_ready -> Admit -> Welcome -> reader, writer, bulk lane
+
+The data plane is somebody else's (`DataPlane`): the driver passes it the effects that concern rounds, and the bulk
+lane of each channel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import trio
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.coordinator import Coordinator
+from ..core.errors import RemoteProtocolError, TransportError
+from ..core.messages import Fenced, Hello
+from .api import Channel, Listener
+
+__all__ = ["CoordinatorDriver", "DataPlane"]
+
+OUTGOING_LIMIT = 4096
+"""Messages that may wait for a rank's writer; more end the incarnation as overflow (N-9)."""
+INBOX_LIMIT = 4096
+"""Events that may wait for the machine before readers pause: back-pressure reaches the ranks through their lanes."""
+FLUSH_S = 5.0
+"""How long the last messages (`Shutdown` among them) may take to leave once the run is over."""
+
+ROUND_EFFECTS = (
+    fx.OpenRound, fx.AdmitContribution, fx.RemoveFromRound, fx.AbortRound, fx.CloseRound, fx.SaveConsensus,
+    fx.WriteMeta,
+)  # fmt: skip
+
+
+class DataPlane(Protocol):
+    """What turns contributions into a consensus, seen from the driver (star: `backends.star_server`)."""
+
+    def perform(self, effect: Any) -> None:
+        """Take one of the effects about rounds and files; returns at once, results come back as events."""
+        ...
+
+    async def serve(self, rank: int, incarnation: int, channel: Channel) -> None:
+        """Serve the bulk lane of an incarnation until it ends."""
+        ...
+
+    async def run(self, driver: CoordinatorDriver) -> None:
+        """Whatever tasks of its own the data plane needs, for as long as the run lasts."""
+        ...
+
+    async def settle(self) -> None:
+        """Finish what must survive the run, such as files being written."""
+        ...
+
+
+class _Link:
+    """One connection: before its admission only a number, afterwards a rank's incarnation with a writer of its own."""
+
+    def __init__(self, number: int, channel: Channel) -> None:
+        self.number = number
+        self.channel = channel
+        self.decided = trio.Event()
+        self.admitted: fx.Admit | None = None
+        self.refused: fx.Refuse | None = None
+        self.outgoing: deque[tuple[Any, tuple[int, int, int] | None]] = deque()
+        self.wake = trio.Event()
+        self.closing = False
+        self.empty = trio.Event()
+        self.empty.set()
+
+
+class CoordinatorDriver:
+    """Runs one coordinator over a listener. `observe` sees every effect that is for people: Emit, Alert, Finish."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        plane: DataPlane,
+        observe: Callable[[Any], None],
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self.coordinator = coordinator
+        self._plane = plane
+        self._observe = observe
+        self._clock = clock
+        self._inbox: deque[tuple[Any, trio.Event | None]] = deque()
+        self._wake = trio.Event()
+        self._room = trio.Event()
+        self._pending: dict[int, _Link] = {}
+        self._links: dict[tuple[int, int], _Link] = {}
+        self._numbers = 0
+        self._finish: fx.Finish | None = None
+
+    # --- for whoever has an event --------------------------------------------------------------------------------
+
+    def post(self, event: Any) -> None:
+        """Queue an event; it is handled in order of arrival (N-12). To be called from the trio thread."""
+        self._inbox.append((event, None))
+        self._wake.set()
+
+    async def settle(self, event: Any) -> None:
+        """Queue an event and wait until its effects are performed (R-2: before any byte of a scatter leaves)."""
+        done = trio.Event()
+        self._inbox.append((event, done))
+        self._wake.set()
+        await done.wait()
+
+    async def run(self, listener: Listener) -> fx.Finish:
+        """Until the run is over: gives its `Finish`. Every link is closed then, and files are written."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.serve, self._serve_link)
+            nursery.start_soon(self._plane.run, self)
+            finish = await self._drive()
+            await self._flush()
+            await self._plane.settle()
+            nursery.cancel_scope.cancel()
+        return finish
+
+    # --- the machine's task --------------------------------------------------------------------------------------
+
+    async def _drive(self) -> fx.Finish:
+        while self._finish is None:
+            deadline = self.coordinator.poll_timeout()
+            with trio.move_on_after(max(0.0, math.inf if deadline is None else deadline - self._clock())):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            handled, self._inbox = self._inbox, deque()
+            now = self._clock()
+            for event, _ in handled:
+                self.coordinator.handle(event, now)
+            self.coordinator.handle(ev.Tick(), now)
+            self._perform(self.coordinator.take_ready().effects)
+            for _, done in handled:
+                if done is not None:
+                    done.set()
+            self._room.set()
+            self._room = trio.Event()
+            await trio.lowlevel.checkpoint()
+        return self._finish
+
+    def _perform(self, effects: Iterable[Any]) -> None:
+        for effect in effects:
+            if isinstance(effect, fx.Send):
+                self._queue((effect.rank, effect.incarnation), effect.message, effect.token)
+            elif isinstance(effect, ROUND_EFFECTS):
+                self._plane.perform(effect)
+            elif isinstance(effect, (fx.Admit, fx.Refuse)):
+                self._decide(effect)
+            elif isinstance(effect, fx.SendFenced):
+                self._fence(effect)
+            elif isinstance(effect, fx.CloseLink):
+                self._close((effect.rank, effect.incarnation))
+            else:
+                self._observe(effect)
+                if isinstance(effect, fx.Finish):
+                    self._finish = effect
+
+    def _decide(self, effect: fx.Admit | fx.Refuse) -> None:
+        link = self._pending.pop(effect.link, None)
+        if link is None:
+            if isinstance(effect, fx.Admit):  # it hung up between its Hello and the decision
+                self.post(ev.LinkLost(effect.rank, effect.incarnation, "hung up before it was admitted"))
+            return
+        if isinstance(effect, fx.Admit):
+            link.admitted = effect
+            self._links[(effect.rank, effect.incarnation)] = link
+        else:
+            link.refused = effect
+        link.decided.set()
+
+    def _queue(self, whom: tuple[int, int], message: Any, token: tuple[int, int, int] | None) -> None:
+        link = self._links.get(whom)
+        if link is None or link.closing:
+            if token is not None:
+                self.post(ev.SendFailed(token))
+            return
+        if len(link.outgoing) >= OUTGOING_LIMIT:
+            self.post(ev.LinkLost(*whom, "overflow: it does not take its messages"))
+            self._close(whom)
+            return
+        link.outgoing.append((message, token))
+        link.empty = trio.Event() if link.empty.is_set() else link.empty
+        link.wake.set()
+
+    def _fence(self, effect: fx.SendFenced) -> None:
+        fenced = Fenced(
+            generation=self.coordinator.generation, incarnation=self.coordinator.peers[effect.rank].incarnation,
+            cycle=effect.cycle, why=effect.why,
+        )  # fmt: skip
+        self._queue((effect.rank, effect.incarnation), fenced, None)
+
+    def _close(self, whom: tuple[int, int]) -> None:
+        link = self._links.get(whom)
+        if link is not None:
+            link.closing = True
+            link.wake.set()
+
+    async def _flush(self) -> None:
+        """Give the last messages a bounded time to leave."""
+        with trio.move_on_after(FLUSH_S):
+            for link in list(self._links.values()):
+                await link.empty.wait()
+
+    # --- one connection ------------------------------------------------------------------------------------------
+
+    async def _serve_link(self, channel: Channel) -> None:
+        self._numbers += 1
+        link = _Link(self._numbers, channel)
+        with trio.move_on_after(self.coordinator.config.handshake_s):
+            hello = await channel.receive()
+            if not isinstance(hello, Hello):
+                raise RemoteProtocolError(f"{channel.peer} began with {type(hello).__name__} instead of Hello")
+            self._pending[link.number] = link
+            self.post(ev.HelloReceived(link.number, hello))
+            try:
+                await link.decided.wait()
+            finally:
+                self._pending.pop(link.number, None)
+        if link.refused is not None:
+            with trio.move_on_after(FLUSH_S):
+                await channel.send(link.refused.reject)
+                await self._hear_out(channel)
+        elif link.admitted is not None:
+            await self._serve_rank(link, link.admitted)
+
+    @staticmethod
+    async def _hear_out(channel: Channel) -> None:
+        """Let the refused rank hang up first, so that the refusal is not lost behind a reset."""
+        try:
+            while True:
+                await channel.receive()
+        except (TransportError, RemoteProtocolError):
+            return
+
+    async def _serve_rank(self, link: _Link, admitted: fx.Admit) -> None:
+        whom = (admitted.rank, admitted.incarnation)
+        cause = "its link was closed"
+        try:
+            await link.channel.send(admitted.welcome)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, link)
+                nursery.start_soon(self._serve_bulk, whom, link)
+                cause = await self._read(link.channel)
+                nursery.cancel_scope.cancel()
+        except* (TransportError, RemoteProtocolError) as group:
+            cause = "; ".join(str(error) for error in _leaves(group))
+        finally:
+            link.closing = True
+            link.empty.set()
+            for _, token in link.outgoing:
+                if token is not None:
+                    self.post(ev.SendFailed(token))
+            link.outgoing.clear()
+            self._links.pop(whom, None)
+            self.post(ev.LinkLost(*whom, cause))
+
+    async def _read(self, channel: Channel) -> str:
+        """Reports until the lane ends; gives the cause."""
+        try:
+            while True:
+                message = await channel.receive()
+                self.post(ev.Received(message))
+                if len(self._inbox) > INBOX_LIMIT:
+                    await self._room.wait()
+        except (TransportError, RemoteProtocolError) as error:
+            return str(error)
+
+    async def _write(self, link: _Link) -> None:
+        """The only writer of a control lane (N-4)."""
+        while True:
+            while link.outgoing:
+                message, token = link.outgoing[0]
+                try:
+                    await link.channel.send(message)
+                except TransportError:
+                    link.closing = True
+                    return  # what is queued is reported as failed when the link is taken down
+                link.outgoing.popleft()
+                del token
+            link.empty.set()
+            if link.closing:
+                await link.channel.aclose()
+                return
+            await link.wake.wait()
+            link.wake = trio.Event()
+
+    async def _serve_bulk(self, whom: tuple[int, int], link: _Link) -> None:
+        """The bulk lane has the fate of its channel: what ends it is told by the control lane's reader."""
+        try:
+            await self._plane.serve(*whom, link.channel)
+        except TransportError:
+            return
+        except RemoteProtocolError:
+            await link.channel.aclose()
+            raise
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
