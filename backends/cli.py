@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import secrets
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ import click
 
 from .. import __version__
 from ..core.config import POLICIES, Config
-from ..core.errors import ConfigError, InvariantError, PacelineError
+from ..core.errors import ConfigError, PacelineError
 
 if TYPE_CHECKING:
     from .launch import Kill
@@ -37,23 +36,36 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def main() -> None:
     """Entry point of the command: run it, and turn whatever is raised into one line and an exit code."""
     try:
-        code = cli.main(standalone_mode=False) or 0
+        code = cli.main(prog_name="paceline", standalone_mode=False) or 0
     except click.exceptions.Exit as end:
         code = end.exit_code
     except click.Abort:
         code = INTERRUPTED
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except click.UsageError as error:
-        # click counts a missing command as an error and puts the whole help into its text.
-        where = error.ctx.command_path if error.ctx else "paceline"
-        missing = isinstance(error, click.exceptions.NoArgsIsHelpError)
-        code = _complain(f"{'give a command' if missing else error.format_message()} (see {where} --help)", 2)
-    except PacelineError as error:
-        code = _complain(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = ConfigError.exit_code
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "paceline"
+        text = error.format_message().rstrip(".")
+        code = _complain(f"{text[:1].lower()}{text[1:]}; see {where} --help", ConfigError.exit_code)
     except Exception as error:
-        code = _complain(f"{type(error).__name__}: {error}; this is a bug, please report it", UNKNOWN_ERROR)
+        cause = _cause(error)
+        if isinstance(cause, PacelineError):
+            code = _complain(str(cause), cause.exit_code)
+        else:
+            code = _complain(f"{type(cause).__name__}: {cause}; this is a bug, please report it", UNKNOWN_ERROR)
     sys.exit(code)
+
+
+def _cause(error: Exception) -> Exception:
+    """The first error of ours in a group, as trio's nurseries raise them, or else the first one at all."""
+    leaves = [error]
+    while groups := [leaf for leaf in leaves if isinstance(leaf, ExceptionGroup)]:
+        leaves = [leaf for leaf in leaves if leaf not in groups] + [e for group in groups for e in group.exceptions]
+    return next((leaf for leaf in leaves if isinstance(leaf, PacelineError)), leaves[0])
 
 
 def _complain(text: str, code: int) -> int:
@@ -127,7 +139,7 @@ def parse_slow(words: Sequence[str], ranks: int) -> dict[int, float]:
     for word in words:
         match = re.fullmatch(r"(\d+):(\d+(?:\.\d+)?)", word)
         if match is None:
-            raise ConfigError(f"--slow {word!r} is not allowed: write RANK:FACTOR, such as 1:3 for a third of the speed")
+            raise ConfigError(f"--slow {word!r} is not allowed: write RANK:FACTOR, such as 1:3")
         rank, factor = int(match[1]), float(match[2])
         _check_rank("--slow", word, rank, ranks)
         if not 1.0 <= factor < math.inf:
@@ -199,11 +211,12 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
     for name, value, least in (("--seeds", seeds, 1), ("--epochs", epochs, 1)):
         if value is not None and value < least:
             raise ConfigError(f"{name} {value} is not allowed: give {least} or more")
-    show = Demo(out=out, seeds=seeds, epochs=epochs, slow=parse_slow(slow, 2), kills=parse_kill(kill, 2), debug=_debugging())
-    return show.run()
+    return Demo(
+        out=out, seeds=seeds, epochs=epochs, slow=parse_slow(slow, 2), kills=parse_kill(kill, 2), debug=_debugging()
+    ).run()
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@cli.command(context_settings={"allow_interspersed_args": False})
 @click.option("--ranks", type=int, required=True, metavar="N", help="Rank processes to start on this host.")
 @click.option("--slow", multiple=True, metavar="RANK:FACTOR", help="Throttle a rank's compute, repeatable.")
 @click.option("--kill", multiple=True, metavar="RANK@SECONDSs", help="Kill a rank in the middle, repeatable.")
@@ -233,12 +246,10 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path, deb
             watcher=display, slow=throttles, kills=kills, traces=True, debug=_debugging(),
         )  # fmt: skip
         outcome = job.run()
-    board = display.board
     if outcome.exit_code:
         print(f"paceline: {outcome.text}", file=sys.stderr, flush=True)
-    if outcome.exit_code in (0, INTERRUPTED) and board.merged:
-        click.echo(f"{board.merged} of {board.total} batches in {board.cycle} cycles and {board.elapsed:.1f} s; the "
-                   f"model is {run_dir / 'consensus.safetensors'}")  # fmt: skip
+    if outcome.saved and display.board.merged:
+        click.echo(display.board.result(run_dir))
     return outcome.exit_code
 
 
@@ -260,7 +271,7 @@ def coordinate(bind: str, ranks: int, run_dir: Path, records: bool, debug: bool,
     return body(config, bind, run_dir, records=records)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@cli.command(context_settings={"allow_interspersed_args": False})
 @click.option("--rank", type=int, metavar="N", help="Ask for this rank; left open, the coordinator picks.")
 @click.option("--slow", type=float, default=1.0, metavar="FACTOR", help="Throttle compute: 3 leaves a third.")
 @DEBUG

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import queue
@@ -25,6 +26,7 @@ from ..core.worker import Worker, WorkerSettings
 from ..transports.api import Channel, Credentials
 from ..transports.rank_driver import RankDriver
 from ..transports.registry import find_transport
+from ..transports.tcp import TcpTransport
 from .averager import known_averagers
 from .flat import FlatModel
 from .star_link import StarLink
@@ -48,10 +50,23 @@ def _hex(name: str, size: int) -> bytes:
     return raw
 
 
+def _number(name: str, default: float, least: float) -> float:
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number < math.inf:
+        raise ConfigError(f"{name} = {text!r} is not allowed: a number of at least {least}")
+    return number
+
+
 @attrs.frozen(kw_only=True)
 class Environment:
     """How to reach the run: the variables that `paceline run` and `paceline join` set (PACELINE_URL, _TOKEN, _RUN_ID,
-    _RANK, _SLOW, _TRACE)."""
+    _RANK, _SLOW, _TRACE, _DIAL_S). `dial_s` is how long nobody may answer, in seconds (M-3)."""
 
     url: str
     token: bytes = attrs.field(repr=False)
@@ -59,6 +74,7 @@ class Environment:
     rank: int | None = None
     slow: float = 1.0
     trace: str | None = None
+    dial_s: float = 30.0
 
     @classmethod
     def from_process(cls) -> Environment:
@@ -69,17 +85,11 @@ class Environment:
                 "PACELINE_URL is not set: start this script with `paceline run --ranks 2 SCRIPT`, or with "
                 "`paceline join URL SCRIPT` against a running coordinator"
             )
-        rank, slow = os.environ.get("PACELINE_RANK"), os.environ.get("PACELINE_SLOW", "1")
-        try:
-            wanted = None if rank is None else int(rank)
-            factor = float(slow)
-        except ValueError:
-            raise ConfigError(f"PACELINE_RANK = {rank!r} or PACELINE_SLOW = {slow!r} is not a number") from None
-        if not 1.0 <= factor < float("inf"):
-            raise ConfigError(f"PACELINE_SLOW = {slow!r} is not allowed: a factor of at least 1")
+        rank = _number("PACELINE_RANK", -1, 0)
         return cls(
-            url=url, token=_hex("PACELINE_TOKEN", 32), run_id=_hex("PACELINE_RUN_ID", 16), rank=wanted, slow=factor,
-            trace=os.environ.get("PACELINE_TRACE"),
+            url=url, token=_hex("PACELINE_TOKEN", 32), run_id=_hex("PACELINE_RUN_ID", 16),
+            rank=None if rank < 0 else int(rank), slow=_number("PACELINE_SLOW", 1, 1),
+            trace=os.environ.get("PACELINE_TRACE"), dial_s=_number("PACELINE_DIAL_S", 30, 0),
         )  # fmt: skip
 
 
@@ -113,6 +123,8 @@ class Connection:
 
     async def _live(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
         transport = find_transport(environment.url)
+        if isinstance(transport, TcpTransport):
+            transport.dial_total_s = environment.dial_s
         credentials = Credentials(run_id=environment.run_id, token=environment.token)
         channel = await transport.dial(environment.url, credentials)
         try:
@@ -149,7 +161,8 @@ async def _knock(channel: Channel, hello: Hello) -> Welcome:
         await channel.send(hello)
         answer = await channel.receive()
         if isinstance(answer, Reject):
-            raise RefusedError(f"the coordinator refused this rank: {answer.text}", code=answer.code, retry=answer.retry)
+            text = f"the coordinator refused this rank: {answer.text}"
+            raise RefusedError(text, code=answer.code, retry=answer.retry)
         if not isinstance(answer, Welcome):
             raise TransportError(f"the coordinator answered Hello with {type(answer).__name__}")
         return answer

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -88,6 +89,13 @@ class Board:
         parts += [f"rank {r['rank']} {r['state']}, {r['steps']} steps, {r['per_s']:.0f}/s" for r in self.ranks]
         return "; ".join(parts)
 
+    def result(self, run_dir: Path) -> str:
+        """What a run that ended has to show."""
+        return (
+            f"{self.merged} of {self.total} batches in {self.cycle} cycles and {self.elapsed:.1f} s; the model is "
+            f"{run_dir / 'consensus.safetensors'}"
+        )
+
     def draw(self) -> RenderableType:
         """The live display: the run's progress, then a line per rank."""
         head = Table.grid(padding=(0, 2))
@@ -121,7 +129,7 @@ class Display:
         self.board = Board(title)
         self._console = console or Console(highlight=False)
         self._quiet = quiet
-        self._next_plain = time.monotonic() + PLAIN_EVERY_S
+        self._next_plain = 0.0
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stderr=False)
@@ -138,6 +146,8 @@ class Display:
 
     def record(self, record: Mapping[str, Any]) -> None:
         """See `Watcher.record`."""
+        if self.board.began is None:
+            self._next_plain = time.monotonic() + PLAIN_EVERY_S
         told = self.board.feed(record)
         if told is not None:
             self.notice(told)
@@ -145,7 +155,7 @@ class Display:
             return
         if self._live is not None:
             self._live.update(self.board.draw(), refresh=True)
-        elif time.monotonic() >= self._next_plain and self.board.began is not None:
+        elif time.monotonic() >= self._next_plain:
             self._next_plain = time.monotonic() + PLAIN_EVERY_S
             self._print(self.board.line())
 
@@ -176,15 +186,17 @@ def plain_error(text: str) -> None:
 
 def comparison(rows: Sequence[tuple[str, Figures]], *, samples: int, target_loss: float) -> Table:
     """The demo's table; `samples` is how many each run trained."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for name in (f"{samples:,}\nsamples in", f"loss {target_loss:g}\nafter", "samples\nper second", "averaging\ncycles",
-                 "rank waited", "test\naccuracy"):  # fmt: skip
+    # As narrow as a terminal of 80 columns needs it.
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("", no_wrap=True)
+    ranks = sorted({rank for _, row in rows for rank in row.waited})
+    for name in (f"time to\n{samples:,}\nsamples", f"time to\nloss\n{target_loss:g}", "samples\nper s", "cycles",
+                 *(f"rank {rank}\nwaited" for rank in ranks), "test\naccuracy"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for label, row in rows:
-        waited = "  ".join(f"{rank}: {100 * share:.0f} %" for rank, share in row.waited.items())
+        waited = [f"{100 * row.waited[rank]:.0f} %" if rank in row.waited else "" for rank in ranks]
         target = "never" if row.seconds_to_target is None else f"{row.seconds_to_target:.1f} s"
         accuracy = "" if row.accuracy is None else f"{100 * row.accuracy:.1f} %"
         table.add_row(label, f"{row.seconds:.1f} s", target, f"{row.samples_per_second:,.0f}", f"{row.cycles:,.0f}",
-                      waited, accuracy)  # fmt: skip
+                      *waited, accuracy)  # fmt: skip
     return table

@@ -28,8 +28,8 @@ __all__ = ["coordinate"]
 
 
 def coordinate(config: Config, bind: str, run_dir: Path, *, records: bool) -> int:
-    """Coordinate one run to its end; gives the exit code. Raises `ConfigError`, and `TransportError` if `bind` cannot be
-    listened on."""
+    """Coordinate one run to its end; gives the exit code. Raises `ConfigError` for a token or run id that is none, and
+    `TransportError` if `bind` cannot be listened on."""
     made = {"PACELINE_TOKEN": 32, "PACELINE_RUN_ID": 16}
     words = {name: os.environ.get(name) or secrets.token_hex(size) for name, size in made.items()}
     credentials = Credentials(
@@ -82,8 +82,6 @@ def _display(config: Config, bind: str, run_dir: Path, credentials: Credentials,
     code = EXIT_CODES[status]
     if code:
         plain_error(text)
-    board = display.board
-    if board.merged:
-        print(f"{board.merged} of {board.total} batches in {board.cycle} cycles and {board.elapsed:.1f} s; the model is "
-              f"{run_dir / 'consensus.safetensors'}")  # fmt: skip
+    if display.board.merged:
+        print(display.board.result(run_dir))
     return code

@@ -2,8 +2,8 @@
 
 Every run trains the same samples with the same seed, one run after the other because a small machine has two cores:
 one fast rank alone, to know what is lost or won by a companion three times slower; both in lock-step, as synchronous
-data parallelism does it; at a cadence, which is what this library is for; and asynchronously. What is told in the end is
-measured from the timelines (`report.py`), so it holds for this machine and this day, not for a brochure.
+data parallelism does it; at a cadence, which is what this library is for; and asynchronously. What is told in the end
+is measured from the timelines (`report.py`), so it holds for this machine and this day, not for a brochure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 from rich.console import Console
@@ -184,7 +183,7 @@ class Demo:
         self.console.print(comparison(rows, samples=samples, target_loss=TARGET_LOSS))
         for sentence in summary(means, samples):
             self._say(sentence)
-        total = Accounting(*(sum(getattr(one, field.name) for one in self._accounts) for field in attrs.fields(Accounting)))
+        total = sum(self._accounts[1:], self._accounts[0])
         self._say(total.sentence(BATCH_SIZE))
         self._say(f"written to {self.out}: report.svg, timeline.jsonl, averaged.safetensors")
         if total.lost or total.twice:
@@ -207,19 +206,23 @@ def summary(means: Mapping[str, Figures], samples: int) -> list[str]:
     """What happened, in two sentences; one if the runs to compare with are not there."""
     cadence = means["cadence"]
     if "lock-step" not in means:
-        return [f"cadence merged {samples:,} samples in {cadence.seconds:.1f} s, {cadence.samples_per_second:,.0f} a second."]
+        return [
+            f"At a cadence the ranks trained {samples:,} samples in {cadence.seconds:.1f} s, "
+            f"{cadence.samples_per_second:,.0f} a second."
+        ]
     lock, alone = means["lock-step"], means["alone"]
     ratio = cadence.samples_per_second / lock.samples_per_second
-    first = (
-        f"At a cadence the two ranks trained the same {samples:,} samples in {cadence.seconds:.1f} s for which lock-step "
-        f"took {lock.seconds:.1f} s, {ratio:.2f} times as many a second, because the fast rank waited "
-        f"{100 * cadence.waited.get(0, 0.0):.0f} % of the time in place of {100 * lock.waited.get(0, 0.0):.0f} %."
-    )
     scored = [means[name].accuracy or 0.0 for name in ("cadence", "lock-step", "async") if name in means]
     difference = 100 * (min(scored) - (alone.accuracy or 0.0))
+    waited, waited_lock = (100 * one.waited.get(0, 0.0) for one in (cadence, lock))
+    first = (
+        f"At a cadence the two ranks trained the {samples:,} samples in {cadence.seconds:.1f} s, {ratio:.2f} times as "
+        f"many a second as in lock-step ({lock.seconds:.1f} s): the fast rank waited {waited:.0f} % of the time in "
+        f"place of {waited_lock:.0f} %."
+    )
     second = (
-        f"Against the fast rank alone the companion made it {alone.seconds / cadence.seconds:.2f} times as fast, and of the "
-        f"test digits cadence finds {100 * (cadence.accuracy or 0.0):.1f} % where the fast rank alone finds "
-        f"{100 * (alone.accuracy or 0.0):.1f} % (the least of all policies: {difference:+.1f} points)."
+        f"That is {alone.seconds / cadence.seconds:.2f} times the pace of the fast rank alone, and the averaged model "
+        f"gets {100 * (cadence.accuracy or 0.0):.1f} % of the test digits right, the fast rank alone "
+        f"{100 * (alone.accuracy or 0.0):.1f} %, the policy that does worst {difference:+.1f} points from that."
     )
     return [first, second]

@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,10 +61,12 @@ class Kill:
 
 @attrs.frozen
 class Outcome:
-    """How a run ended: the exit code, and one line that says why if it did not end well."""
+    """How a run ended: the exit code, one line that says why if it did not end well, and whether the run itself came to
+    its end, with its average `saved`."""
 
     exit_code: int
     text: str
+    saved: bool = False
 
 
 class Watcher(Protocol):
@@ -279,7 +281,8 @@ class LocalRun:
             raised = [child for child in raised if child.rank not in self._dead]  # it failed after the training
         elif status == "stopped" or not all(child.exit_code for child in ranks):
             raised = []
-        return self._failed(raised[0]) if raised else Outcome(EXIT_CODES[status], self._finish["text"])
+        end = self._failed(raised[0]) if raised else Outcome(EXIT_CODES[status], self._finish["text"])
+        return attrs.evolve(end, saved=status in ("ok", "stopped"))
 
     def last_lines(self, rank: int) -> list[str]:
         """The end of what a rank wrote to its error output."""
@@ -309,6 +312,8 @@ class LocalRun:
             child = _Child(rank, process)
             self._children.append(child)
             await self._tell_reaper(process.pid)
+        if self.debug:
+            self.watcher.notice(f"{'the coordinator' if rank is None else f'rank {rank}'} is process {process.pid}")
         return child
 
     async def _tell_reaper(self, group: int) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,9 @@ import attrs
 
 from ..core.errors import CheckpointError, InvariantError
 
-__all__ = ["STATES", "Accounting", "Figures", "Recording", "Span", "account", "figures", "mean_figures", "read_timeline"]
+__all__ = ["Accounting", "Figures", "Recording", "Span", "account", "figures", "mean_figures", "read_timeline"]
 
 Record = Mapping[str, Any]
-
-STATES = ("training", "waiting", "averaging", "stopped")
-"""What a rank can be doing, as it traces it."""
 
 
 # --- what became of every batch --------------------------------------------------------------------------------
@@ -46,6 +44,12 @@ class Accounting:
     lost: int
     twice: int
     replayed: int
+
+    def __add__(self, other: Accounting) -> Accounting:
+        """Both runs together."""
+        return Accounting(
+            self.merged + other.merged, self.lost + other.lost, self.twice + other.twice, self.replayed + other.replayed
+        )
 
     def sentence(self, batch_size: int) -> str:
         """The three numbers a user cares about, in samples."""
@@ -93,7 +97,8 @@ def account(records: Iterable[Record], epochs: int) -> Accounting:
 
 @attrs.frozen
 class Span:
-    """A stretch of time, in seconds since the run began, in which a rank did one thing."""
+    """A stretch of time, in seconds since the run began, in which a rank did one thing: `state` is training, waiting,
+    averaging or stopped."""
 
     start: float
     end: float
@@ -143,17 +148,21 @@ class Recording:
         changes.sort(key=lambda change: change[0])
         changes.append((ended, "stopped"))
         found = []
-        for (start, state), (end, _) in zip(changes, changes[1:], strict=False):
+        for (start, state), (end, _) in pairwise(changes):
             start, end = max(start, began) - began, min(end, ended) - began
             if end > start:
                 found.append(Span(start, end, state))
         return found
 
-    def share(self, rank: int, state: str) -> float:
-        """The part of the run, 0 to 1, that a rank spent in a state."""
+    def waited(self, rank: int) -> float:
+        """The part of the run, 0 to 1, in which a rank did not train although it was there.
+
+        Waiting for an average counts, not only waiting for orders: most of an average is waiting for the slower ranks'
+        contributions.
+        """
         if not self.seconds:
             return 0.0
-        return sum(span.end - span.start for span in self.spans(rank) if span.state == state) / self.seconds
+        return sum(s.end - s.start for s in self.spans(rank) if s.state in ("waiting", "averaging")) / self.seconds
 
     def losses(self, window: int) -> list[tuple[float, float]]:
         """Training loss over time: at the end of each cycle, the mean over at least the last `window` merged batches.
@@ -212,7 +221,7 @@ def figures(recording: Recording, *, batch_size: int, target_loss: float, window
         seconds_to_target=crossed[0] if crossed else None,
         samples_per_second=merged * batch_size / recording.seconds if recording.seconds else 0.0,
         cycles=len([r for r in recording.events("Covered") if r["slices"]]),
-        waited={rank: recording.share(rank, "waiting") for rank in recording.ranks},
+        waited={rank: recording.waited(rank) for rank in recording.ranks},
         accuracy=recording.accuracy(),
     )
 

@@ -42,7 +42,9 @@ INTERRUPTED = 130
 class Recorder:
     """Turns effects into records (O-3) for a file and for whoever looks on. A sink that fails is dropped."""
 
-    def __init__(self, coordinator: Coordinator, path: Path | None, look: Callable[[dict[str, Any]], None] | None) -> None:
+    def __init__(
+        self, coordinator: Coordinator, path: Path | None, look: Callable[[dict[str, Any]], None] | None
+    ) -> None:
         self._co = coordinator
         self._look = look
         self._file: TextIO | None = None
@@ -89,10 +91,10 @@ class Recorder:
             ranks.append({
                 "rank": rank, "steps": peer.total_steps, "per_s": speed, "state": self._state(rank), "loss": peer.loss,
             })  # fmt: skip
-        total = sum(co.book.total(epoch) for epoch in range(co.book.num_epochs))
+        epochs = co.book.num_epochs
         self.record("Status", {
-            "ranks": ranks, "version": co.cycle.version, "epoch": min(co.book.first_live, max(0, co.book.num_epochs - 1)),
-            "merged": co.book.covered, "total": total,
+            "ranks": ranks, "version": co.cycle.version, "epoch": min(co.book.first_live, max(0, epochs - 1)),
+            "merged": co.book.covered, "total": sum(co.book.total(epoch) for epoch in range(epochs)),
         })  # fmt: skip
 
     def _state(self, rank: int) -> str:

@@ -13,6 +13,7 @@ this module carries out the machine's orders in the caller's thread, because onl
 
 from __future__ import annotations
 
+import atexit
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from .connection import Connection, Environment, connect
 from .data import Collator, dataset_identity
 from .flat import FlatModel, Snapshot
 from .schema import schema_of
+from .terminal import LeaveSignals, say_errors_in_one_line
 from .trace import Tracer
 
 __all__ = ["Batch", "Session"]
@@ -101,6 +103,7 @@ class Session:
         self._dataset = dataset
         self._collate = Collator(dataset, device)
         self._schedule = lr_schedule
+        say_errors_in_one_line()
         self._environment = environment or Environment.from_process()
         wishes = {"batch_size": batch_size, "num_epochs": epochs, "seed": seed}
         schema = schema_of(model)
@@ -111,6 +114,7 @@ class Session:
         )  # fmt: skip
         self._config: dict[str, Any] = dict(self._connection.welcome.config)
         self._check_size()
+        self._signals = LeaveSignals()
         self._tracer = Tracer(self._environment.trace, self.rank)
         self._chunk: _Chunk | None = None
         self._parked = False
@@ -121,6 +125,9 @@ class Session:
         self._data_ms = 0.0
         self._stepped = True
         self._samples = 0
+        self._left = False
+        self._over = False
+        atexit.register(self._abandon)
         self._scale = 1.0 + (self.world - 1) * float(self._config["lr_scale_ratio"])
 
     # --- facts ---------------------------------------------------------------------------------------------------
@@ -195,8 +202,7 @@ class Session:
         if self._stop is None:
             self._connection.driver.feed(ev.LeaveRequested())
             self._obey_until_stopped()
-        self._connection.join()
-        self._tracer.close(self.local_step)
+        self._tidy()
 
     def __enter__(self) -> Session:
         return self
@@ -257,6 +263,7 @@ class Session:
                 data_starve_ms=chunk.starve_ms,
                 avg_loss=chunk.loss_sum / chunk.loss_samples if chunk.loss_samples else None,
             ))  # fmt: skip
+        self._leave_if_asked()
 
     # --- orders --------------------------------------------------------------------------------------------------
 
@@ -272,9 +279,15 @@ class Session:
     def _wait(self) -> None:
         """Nothing to train: take orders as they come."""
         self._tracer.state("averaging" if self._averaging else "waiting", self.local_step)
+        self._leave_if_asked()
         order = self._connection.next_order(WAIT_S)
         if order is not None:
             self._obey(order)
+
+    def _leave_if_asked(self) -> None:
+        if self._signals.asked and not self._left:
+            self._left = True
+            self._feed(ev.LeaveRequested())
 
     def _obey(self, order: Any) -> None:
         if isinstance(order, fx.Train):
@@ -354,18 +367,33 @@ class Session:
     def _end(self) -> None:
         stop = self._stop
         assert stop is not None, "the loop ends with a stop"
-        self._connection.join()
-        self._tracer.close(self.local_step)
+        retained = self._connection.link.retained
+        if stop.status == "ok" and self._config["alpha"] is not None and retained is not None:
+            self._flat.adopt(retained)  # async ranks differ by their blend; what a run yields is the consensus
+        self._tidy()
         error = stop_error(stop)
         if error is not None:
             raise error
 
     def _fail(self, error: BaseException) -> None:
         """The training raised: no Exiting, the closed link is the report (W-24)."""
+        if self._over:
+            return
         if self._stop is None:
             self._connection.driver.feed(ev.TrainingFailed(f"{type(error).__name__}: {error}"))
+        self._tidy()
+
+    def _abandon(self) -> None:
+        """The process ends while the run goes on: its script raised in the loop, or left it without `close`. Said
+        before the interpreter stops its threads, or the last words would never leave."""
+        self._fail(RuntimeError("the script ended in the middle of the run"))
+
+    def _tidy(self) -> None:
+        self._over = True
+        atexit.unregister(self._abandon)
         self._connection.join()
         self._tracer.close(self.local_step)
+        self._signals.restore()
 
     def _check_size(self) -> None:
         """A batch size that only the coordinator knows may be too large for the data (D-2)."""

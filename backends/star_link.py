@@ -81,6 +81,11 @@ class StarLink:
         """The consensus that `take` gave is in the model: it becomes the retained one (R-10)."""
         self._buffer.keep()
 
+    @property
+    def retained(self) -> memoryview | None:
+        """The consensus adopted last, None before the first (R-10)."""
+        return self._buffer.kept
+
     # --- trio thread ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:

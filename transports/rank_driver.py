@@ -31,7 +31,7 @@ FLUSH_S = 5.0
 
 
 class RankDriver:
-    """One incarnation's worker over one channel. Create it in the trio thread; `feed` and `orders` are for any thread."""
+    """One incarnation's worker over one channel. Made in the trio thread; `feed` and `orders` are for any thread."""
 
     def __init__(self, worker: Worker, channel: Channel, clock: Callable[[], float] = time.monotonic) -> None:
         self.worker = worker

@@ -52,6 +52,13 @@ def test_growth_before_stable_needs_twice_the_target():
     assert (balancer.phase, balancer.proposal) == (CadencePhase.WARMUP, 20)
 
 
+def test_twice_the_target_itself_is_not_above_it():
+    """B-10: anchor 9 at 100 ms and a reduce of 100 ms are an overhead of exactly 0.1."""
+    balancer = feed(Balancer(ranks=(0, 1), anchor=9), {0: 100.0, 1: 50.0}, times=2, reduce_ms=100.0)
+
+    assert balancer.proposal is None
+
+
 def test_no_proposal_under_sync_nor_with_a_binding_cap_nor_at_the_maximum():
     """B-10."""
     assert staged().proposal == 20
@@ -165,6 +172,16 @@ def test_relax_keeps_the_lead_limit(limit, anchor):
     assert balancer.anchor == anchor
 
 
+def test_relax_looks_at_measured_voters_only():
+    """B-13: a rank without a reading has no speed to compare."""
+    balancer = staged(relax_allowed=True, max_batch_diff=11)
+    balancer.admit(2)
+    balancer.proposal = None
+    balancer.apply(Stable(relax_up=True))
+
+    assert balancer.anchor == 11
+
+
 def test_a_commit_and_a_relax_may_meet_in_one_verdict():
     """B-12: commit first, then one step more."""
     balancer = staged(relax_allowed=True)
@@ -237,6 +254,8 @@ def test_anchor_wall():
     assert balancer.anchor_wall_ms == 0.0
 
     assert feed(balancer, {0: 100.0, 1: 50.0}).anchor_wall_ms == 1000.0
+    pinned = feed(Balancer(ranks=(0, 1), anchor_ratios={1: 1.0}), {0: 100.0, 1: 50.0})
+    assert pinned.anchor_wall_ms == 500.0
 
 
 def test_recent_share_is_the_mean_of_the_last_ten_windows():
@@ -266,6 +285,16 @@ def test_saved_and_restored():
     assert fresh.saved() == balancer.saved()
     assert (fresh.phase, fresh.calibrated, fresh.anchor_rank) == (CadencePhase.STABLE, True, 0)
     assert fresh._windows == {rank: [balancer.ms(rank)] for rank in (0, 1, 2)}
+
+
+def test_a_rank_without_a_reading_is_restored_without_one():
+    """B-16: an unknown cost is not a cost of 0; an anchor of one step is a valid one."""
+    balancer = feed(Balancer(ranks=(0, 1), anchor=1), {0: 100.0, 1: 50.0}, batches={0: 10, 1: 0})
+    fresh = Balancer(ranks=(0, 1))
+    assert fresh.restore(balancer.saved())
+    feed(fresh, {0: 100.0, 1: 50.0})
+
+    assert (fresh.anchor, fresh.ms(1)) == (1, 50.0)
 
 
 def test_restore_keeps_the_configured_limits():

@@ -1,0 +1,87 @@
+"""What opens a session, or tells a stale one what is current (protocol 3.3).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from .message_types import WelcomeStatus
+from .schema import Schema
+from .values import value
+
+__all__ = [
+    "Fenced",
+    "Hello",
+    "Reject",
+    "ResumeClaim",
+    "Welcome",
+]
+
+
+@value(kw_only=True)
+class ResumeClaim:
+    """What a rank that lost its link claims to hold (M-42)."""
+
+    generation: int
+    incarnation: int
+    version: int
+    cycle: int
+    snapshot_cycle: int
+    shipped: int
+    step_count: int
+    control_seq: int
+    report_seq: int
+
+
+@value(kw_only=True)
+class Hello:
+    """A rank knocks. `wishes` are the configuration values this rank's script states (V-6): the first rank of a
+    forming run may set what the coordinator left open, a later one that differs is refused with both values."""
+
+    protocol: int
+    package: str
+    host: str
+    devices: tuple[str, ...]
+    runtime: str
+    byte_order: int
+    schema: Schema
+    schema_hash: bytes
+    dataset_signature: bytes
+    config_digest: bytes
+    averagers: tuple[str, ...]
+    wanted_rank: int | None = None
+    resume: ResumeClaim | None = None
+    wishes: dict[str, str | int | float | bool | None] = attrs.field(factory=dict, hash=False)
+
+
+@value(kw_only=True)
+class Welcome:
+    """The coordinator admits; `config` holds every value the rank must use (V-6)."""
+
+    rank: int
+    incarnation: int
+    generation: int
+    status: WelcomeStatus
+    control_seq: int
+    report_seq: int
+    config: dict[str, str | int | float | bool | None] = attrs.field(hash=False)
+
+
+@value(kw_only=True)
+class Reject:
+    """The coordinator does not admit; `text` names both values (M-5, N-29)."""
+
+    code: int
+    text: str
+    retry: bool = False
+    after_s: float = 0.0
+
+
+@value(kw_only=True)
+class Fenced:
+    """What you sent is stale; this is what is current (N-6)."""
+
+    generation: int
+    incarnation: int
+    cycle: int
+    why: str

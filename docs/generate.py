@@ -1,0 +1,320 @@
+"""Pages that are made from the code, so that they cannot say anything else.
+
+    python docs/generate.py --write      # write them
+    python docs/generate.py --check      # name those that differ from the code and end with 1
+
+The code is the *installed* package (`make dev` installs the checkout in place): what is compared is what users run. No
+page holds a date, a path or an order that could differ from one machine to the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from paceline.backends.cli import cli
+from paceline.core import config, messages, tables
+from paceline.core.config import LATER, Config
+from paceline.core.diagram import markdown
+from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
+from paceline.core.schema import EntryClass, Schema, SchemaEntry
+
+DOCS = Path(__file__).parent
+REFRESH = "make dev && .venv/bin/python docs/generate.py --write"
+
+
+def pages() -> dict[str, str]:
+    """Every generated page: its path below docs/, its text."""
+    made = {f"machines/{name}.md": machine_page(name) for name in tables.TABLES}
+    made["reference/messages.md"] = head("core/messages.py and what it imports") + messages_page()
+    made["reference/config.md"] = head("core/config.py and docs/knobs.toml") + config_page()
+    made["reference/command-line.md"] = head("backends/cli.py") + command_page()
+    return made
+
+
+def head(source: str) -> str:
+    """The comment that keeps people from editing the page itself."""
+    return f"<!-- Made by docs/generate.py from {source}; edit that, then: {REFRESH} -->\n\n"
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; the cells' bars are escaped."""
+    lines = [list(header), *(list(row) for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    escaped = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+
+
+# --- machines ------------------------------------------------------------------------------------------------------
+
+
+def machine_page(name: str) -> str:
+    """What the machine is, why its table is as it is, its diagram, its rows."""
+    title, rest = markdown(tables.TABLES[name]).split("\n", 1)
+    owner = tables.machine_class(name)
+    where = owner.__module__.removeprefix("paceline.").replace(".", "/")
+    parts = [
+        head("core/tables.py") + title,
+        "\n\n".join((summary(name), *reasons(name))),
+        prose(
+            f"Guards and effects are methods of `{owner.__name__}` in `{where}.py` or of its bases. `paceline "
+            f"explain-table {name}` prints the table cell by cell. What the kinds mean: "
+            "[concepts](../concepts.md#how-a-table-answers)."
+        ),
+    ]
+    return "\n\n".join(parts) + "\n" + rest
+
+
+def summary(name: str) -> str:
+    """What the module says about one table: its item in the list of machines."""
+    text = inspect.getdoc(tables) or ""
+    found = re.search(rf"^- ({name.upper()}, .*?)(?=^- |\n\n)", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"the docstring of core/tables.py has no item that begins with '- {name.upper()}, '")
+    return prose(found[1])
+
+
+def reasons(name: str) -> list[str]:
+    """The paragraphs of comment between the heading of a table's section and its first line of code."""
+    source = inspect.getsource(tables)
+    found = re.search(rf"^# --- {name} -+\n((?:#.*\n)*)", source, re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"core/tables.py has no section '# --- {name} ---'")
+    text = textwrap.dedent("".join(line[1:] + "\n" for line in found[1].splitlines()))
+    return [prose(paragraph) for paragraph in text.split("\n\n") if paragraph.strip()]
+
+
+def prose(text: str) -> str:
+    """A paragraph in lines of even length."""
+    return textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False, break_long_words=False)
+
+
+# --- messages ------------------------------------------------------------------------------------------------------
+
+
+def messages_page() -> str:
+    """Every kind of frame with its fields, then the records and enumerations the fields are made of."""
+    stamp = {field.name for field in attrs.fields(Message)} | {"control_seq", "report_seq"}
+    direction = {kind: "rank to coordinator" for kind in REPORTS} | {kind: "coordinator to rank" for kind in CONTROLS}
+    out = ["# Messages\n", paragraphs(messages), ""]
+    out.append(f"Kind `0x{BULK_KIND:02x}` is a block of the bulk lane, see [BulkBlock](#bulkblock).\n")
+    groups = (
+        ("Session", [kind for kind in KINDS.values() if kind not in direction]),
+        ("Coordinator to rank", list(CONTROLS)),
+        ("Rank to coordinator", list(REPORTS)),
+    )
+    for title, kinds in groups:
+        out.append(f"## {title}\n")
+        for kind in kinds:
+            hidden = stamp if kind in direction else set()
+            out.append(record(kind, f"`0x{messages.KIND_OF[kind]:02x}` ", hidden))
+    out.append("## Records\n\nParts of messages, and what travels on the bulk lane.\n")
+    parts = (messages.Plan, messages.RoundKey, messages.ResumeClaim, Schema, SchemaEntry)
+    out += [record(kind, "", set()) for kind in (*parts, messages.BulkBlock, messages.RoundResult)]
+    out.append(record(messages.Contribution, "", stamp))
+    out.append("## Enumerations\n")
+    out += [enumeration(kind) for kind in enumerations()]
+    return "\n".join(out)
+
+
+def enumerations() -> Iterator[type[IntEnum]]:
+    for name, kind in vars(messages).items():
+        if isinstance(kind, type) and issubclass(kind, IntEnum) and kind is not IntEnum and name == kind.__name__:
+            yield kind
+    yield EntryClass
+
+
+def record(kind: Any, number: str, hidden: set[str]) -> str:
+    rows = [
+        (f"`{field.name}`", f"`{annotation(field)}`", "" if field.default is attrs.NOTHING else default_of(field))
+        for field in attrs.fields(kind)
+        if field.name not in hidden
+    ]
+    body = table(("field", "type", "if absent"), rows) if rows else "No fields of its own.\n"
+    return f"### {kind.__name__}\n\n{prose(number + paragraphs(kind))}\n\n{body}"
+
+
+def enumeration(kind: type[IntEnum]) -> str:
+    members = ", ".join(f"`{member.value}` {member.name.lower()}" for member in kind)
+    return f"### {kind.__name__}\n\n{paragraphs(kind)}\n\n{members}\n"
+
+
+def annotation(field: Any) -> str:
+    return field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+
+
+def default_of(field: Any) -> str:
+    default = field.default
+    if isinstance(default, type(attrs.Factory(dict))):
+        return "empty"
+    return {None: "none", b"": "empty", (): "empty"}.get(default, f"`{default!r}`")
+
+
+def paragraphs(thing: Any) -> str:
+    """The docstring, paragraph by paragraph."""
+    text = inspect.getdoc(thing) or ""
+    return "\n\n".join(prose(paragraph) for paragraph in text.split("\n\n"))
+
+
+# --- configuration -------------------------------------------------------------------------------------------------
+
+
+def config_page() -> str:
+    """Every knob: default and limits from the code, meaning from knobs.toml, which has to name them all."""
+    groups = tomllib.loads((DOCS / "knobs.toml").read_text(encoding="utf-8"))["group"]
+    fields = {field.name: field for field in attrs.fields(Config)}
+    told = [knob for group in groups for knob in group["knobs"]]
+    if sorted(told) != sorted(fields):
+        odd = ", ".join(sorted(set(told) ^ set(fields))) or "a knob twice"
+        raise SystemExit(f"docs/knobs.toml and core/config.py do not name the same knobs: {odd}")
+    limits = knob_limits()
+    out = ["# Configuration\n", paragraphs(config) + "\n"]
+    out.append(prose(
+        "From Python: `Config(policy=\"cadence\", anchor=20)`. From the command line: an option of its own where there "
+        "is one, else `--set anchor=20` ([command line](command-line.md)). A rank's script may state batch size, "
+        "epochs and seed; every other value is the coordinator's."
+    ) + "\n")  # fmt: skip
+    for group in groups:
+        knobs = group["knobs"].items()
+        rows = [(f"`{knob}`", knob_default(fields[knob]), limits.get(knob, ""), text) for knob, text in knobs]
+        out += [f"## {group['title']}\n", table(("knob", "default", "allowed", "meaning"), rows)]
+    out += ["## Not in this version\n", "These are refused by name, with the feature they wait for.\n"]
+    out.append(table(("knob", "belongs to"), ((f"`{knob}`", feature) for knob, feature in LATER.items())))
+    return "\n".join(out)
+
+
+def knob_default(field: Any) -> str:
+    if isinstance(field.default, bytes):
+        return f"{len(field.default)} zero bytes"
+    return "unset" if field.default is None else f"`{field.default!r}`"
+
+
+def knob_limits() -> dict[str, str]:
+    """The limits of each knob in words: the last argument of each `_need` of the checks, in their order."""
+    found: dict[str, dict[str, None]] = {}
+    tree = ast.parse(textwrap.dedent(inspect.getsource(Config)))
+    loops = {id(call): loop for loop in ast.walk(tree) if isinstance(loop, ast.For) for call in ast.walk(loop)}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "_need":
+            knob, text = call.args[1], wording(call.args[3])
+            names = [str(knob.value)] if isinstance(knob, ast.Constant) else looped(loops[id(call)])
+            for name in names:
+                found.setdefault(name, {})[text] = None
+    return {name: "; ".join(texts) for name, texts in found.items()}
+
+
+def wording(node: ast.expr) -> str:
+    """A text as the code has it. What is filled in stands for itself where it is a list of names, else it is left out,
+    with the equals sign before it."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    assert isinstance(node, ast.JoinedStr), "a rule is a text"
+    parts = [part.value if isinstance(part, ast.Constant) else filled_in(part) for part in node.values]
+    return re.sub(r" =(?= \()", "", " ".join("".join(map(str, parts)).split()))
+
+
+def filled_in(part: ast.expr) -> str:
+    names = [node.id for node in ast.walk(part) if isinstance(node, ast.Name) and node.id.isupper()]
+    return ", ".join(getattr(config, names[0])) if names else ""
+
+
+def looped(loop: ast.For) -> list[str]:
+    """The names that a loop over a written-out tuple goes through; of tuples in it, the first parts."""
+    assert isinstance(loop.iter, ast.Tuple), "knobs are listed where they are checked"
+    firsts = [item.elts[0] if isinstance(item, ast.Tuple) else item for item in loop.iter.elts]
+    return [str(first.value) for first in firsts if isinstance(first, ast.Constant)]
+
+
+# --- command line --------------------------------------------------------------------------------------------------
+
+
+def command_page() -> str:
+    """Every command with its options. Written from click's own description, not from its `--help`, whose layout changes
+    with click and with the width of the terminal."""
+    out = ["# Command line\n", f"{prose_of(cli.help)}\n"]
+    out.append(prose(
+        "Every command has `--help`, and ends with one of the [exit codes](exit-codes.md). An error is one line; "
+        "`--debug` adds the traceback."
+    ) + "\n")  # fmt: skip
+    for name, command in sorted(cli.commands.items()):
+        arguments = [argument(each) for each in command.params if isinstance(each, click.Argument)]
+        usage = " ".join(["paceline", name, "[OPTIONS]", *arguments])
+        out += [f"## paceline {name}\n", f"    {usage}\n", f"{prose_of(command.help)}\n"]
+        rows = [option(each) for each in command.params if isinstance(each, click.Option)]
+        if rows:
+            out.append(table(("option", "default", "meaning"), rows))
+    return "\n".join(out)
+
+
+def prose_of(text: str | None) -> str:
+    return "\n\n".join(prose(paragraph) for paragraph in inspect.cleandoc(text or "").split("\n\n"))
+
+
+def argument(parameter: click.Argument) -> str:
+    name = (parameter.name or "").upper()
+    return f"[{name}]..." if parameter.nargs == -1 else name
+
+
+def option(parameter: click.Option) -> tuple[str, str, str]:
+    words = ", ".join(parameter.opts)
+    default = parameter.default
+    if parameter.required:
+        shown = "required"
+    elif isinstance(default, (list, tuple)) and default:
+        shown = f"`{' '.join(map(str, default))}`"
+    elif isinstance(default, (str, int, float)) and not isinstance(default, bool):
+        shown = f"`{default}`"
+    else:
+        shown = ""
+    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"
+    return f"`{words}{value}`", shown, parameter.help or ""
+
+
+# --- write and check -----------------------------------------------------------------------------------------------
+
+
+def stale(docs: Path) -> list[str]:
+    """The pages below `docs` that differ from what the code says, and pages of machines that no longer exist."""
+    made = pages()
+    missing = [name for name, text in made.items() if not (docs / name).is_file() or read(docs / name) != text]
+    orphans = [f"machines/{page.name}" for page in sorted((docs / "machines").glob("*.md"))]
+    return missing + [name for name in orphans if name not in made]
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the one option says; gives the exit code."""
+    parser = argparse.ArgumentParser(description="Make the pages that come from the code.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--write", action="store_true", help="write the pages")
+    what.add_argument("--check", action="store_true", help="name the pages that are not as --write would leave them")
+    if parser.parse_args(arguments).write:
+        for name, text in pages().items():
+            (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
+            (DOCS / name).write_text(text, encoding="utf-8")
+        return 0
+    found = stale(DOCS)
+    for name in found:
+        print(f"docs/{name} is stale", file=sys.stderr)
+    if found:
+        print(f"refresh with: {REFRESH}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""A user's script for `paceline run`, whose ranks misbehave as they are told: `python unruly_script.py [MISDEED=RANK] ...`.
+
+A misdeed is `import`, `raise`, `kill`, `hang` or `late`: fail before there is a session, raise, die of SIGKILL or hang
+in the tenth step, raise after the training. `epochs=N` makes the run longer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import paceline
+
+WHEN = 10
+
+
+def main() -> None:
+    told = dict(word.split("=") for word in sys.argv[1:])
+    who = {misdeed: rank for misdeed, rank in told.items() if misdeed != "epochs"}
+    if os.environ["PACELINE_RANK"] == who.get("import"):
+        raise ValueError("nothing works today")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    inputs = torch.randn(320, 8)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dataset = TensorDataset(inputs, (inputs.sum(1) > 0).long())
+    session = paceline.Session(model, optimizer, dataset, batch_size=8, epochs=int(told.get("epochs", "4")))
+    me, steps = str(session.rank), 0
+    for batch in session:
+        steps += 1
+        if steps == WHEN and who.get("raise") in (me, "all"):
+            raise ValueError("boom [not markup]")
+        if steps == WHEN and me == who.get("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if steps == WHEN and me == who.get("hang"):
+            threading.Event().wait()
+        loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
+        loss.backward()
+        session.step(loss)
+    if me == who.get("late"):
+        raise ValueError("too late")
+    print(f"done, {session.global_step} steps together")
+
+
+if __name__ == "__main__":
+    main()
