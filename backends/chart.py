@@ -35,7 +35,7 @@ INK, FAINT, GRID, PAPER = "#22303c", "#66727d", "#e3e6e8", "#fdfdfb"
 RUN_COLOURS = {"alone": "#8a939b", "lock-step": "#c8453b", "cadence": "#0b7a75", "async": "#d48a0c"}
 OTHER_RUN = "#5b5ea6"
 STATE_COLOURS = {"training": "#3f9b7f", "waiting": "#f3c14b", "averaging": "#6a5acd", "stopped": "#dfe3e6"}
-STATE_WORDS = {"training": "training", "waiting": "waiting", "averaging": "averaging", "stopped": "gone or done"}
+STATE_WORDS = {"training": "training", "waiting": "waiting", "averaging": "averaging", "stopped": "gone"}
 
 
 @attrs.frozen
@@ -60,7 +60,7 @@ def draw_report(recordings: Sequence[Recording], labels: Mapping[str, str], *, t
     parts.append(_text(LEFT, 56, _subtitle(recordings), size=13, fill=FAINT))
     parts += _losses(recordings, labels, time, target_loss, window)
     top = LOSS_TOP + LOSS_HEIGHT + 74
-    parts += _heading(top, "What each rank did", "height of a colour: its share of that moment")
+    parts += _heading(top, "What each rank did", "by height, its share of each moment")
     parts += _legend(top, {STATE_WORDS[state]: colour for state, colour in STATE_COLOURS.items()})
     lanes, bottom = _lanes(recordings, labels, time, top + 18, close=False)
     parts += lanes + _time_axis(time, top + 12, bottom, "seconds since the training began")

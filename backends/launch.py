@@ -131,7 +131,7 @@ class LocalRun:
     _secrets: dict[str, str] = attrs.field(init=False, factory=dict)
     _ranks: trio.Nursery = attrs.field(init=False)
     _helpers: trio.Nursery = attrs.field(init=False)
-    _reaper: trio.Process = attrs.field(init=False)
+    _reaper: subprocess.Popen[bytes] = attrs.field(init=False)
 
     def run(self) -> Outcome:
         """Run to the end; call it from the main thread, since it answers signals. Raises `ConfigError` for a `run_dir`
@@ -159,7 +159,9 @@ class LocalRun:
 
     async def _run(self) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            self._reaper = await self._open([sys.executable, "-I", "-S", reaper.__file__], {}, stdin=subprocess.PIPE)
+            self._reaper = subprocess.Popen(
+                [sys.executable, "-I", "-S", reaper.__file__], stdin=subprocess.PIPE, start_new_session=True, bufsize=0
+            )
             try:
                 async with trio.open_nursery() as self._helpers:
                     self._helpers.start_soon(self._answer, signals)
@@ -169,10 +171,7 @@ class LocalRun:
                 for child in self._children:
                     if child.exit_code is None:
                         child.kill()
-                with trio.CancelScope(shield=True):
-                    assert self._reaper.stdin is not None
-                    await self._reaper.stdin.aclose()
-                    await self._reaper.wait()
+                self._reaper.communicate()
 
     async def _coordinate(self) -> None:
         """The coordinator from its start to its end, then the end of the ranks."""
@@ -298,29 +297,26 @@ class LocalRun:
 
     # --- processes -----------------------------------------------------------------------------------------------
 
-    async def _open(self, argv: Sequence[str], environment: Mapping[str, str], **pipes: Any) -> trio.Process:
-        debug = {"PACELINE_DEBUG": "1"} if self.debug else {}
-        return await trio.lowlevel.open_process(
-            list(argv), start_new_session=True, env={**os.environ, **debug, **self._secrets, **environment},
-            **{"stdin": subprocess.DEVNULL, **pipes},
-        )  # fmt: skip
-
     async def _start(self, rank: int | None, argv: Sequence[str], environment: Mapping[str, str]) -> _Child:
+        debug = {"PACELINE_DEBUG": "1"} if self.debug else {}
         # Shielded: between the start of a process and its registration nothing may come.
         with trio.CancelScope(shield=True):
-            process = await self._open(argv, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            process = await trio.lowlevel.open_process(
+                list(argv), start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, env={**os.environ, **debug, **self._secrets, **environment},
+            )  # fmt: skip
             child = _Child(rank, process)
             self._children.append(child)
-            await self._tell_reaper(process.pid)
+            self._tell_reaper(process.pid)
         if self.debug:
             self.watcher.notice(f"{'the coordinator' if rank is None else f'rank {rank}'} is process {process.pid}")
         return child
 
-    async def _tell_reaper(self, group: int) -> None:
+    def _tell_reaper(self, group: int) -> None:
         assert self._reaper.stdin is not None
-        # A reaper that somebody killed is no reason to end the run.
-        with contextlib.suppress(trio.BrokenResourceError):
-            await self._reaper.stdin.send_all(b"%d\n" % group)
+        # A few bytes: the pipe takes them at once. A reaper that somebody killed is no reason to end the run.
+        with contextlib.suppress(BrokenPipeError):
+            self._reaper.stdin.write(b"%d\n" % group)
 
     async def _follow(self, child: _Child) -> None:
         """Read what a process writes until it has ended, then end whatever it has left behind in its group."""
@@ -329,7 +325,7 @@ class LocalRun:
             readers.start_soon(self._read, child, True)
             await child.process.wait()
             child.kill()
-            await self._tell_reaper(-child.process.pid)
+            self._tell_reaper(-child.process.pid)
             readers.cancel_scope.deadline = trio.current_time() + DRAIN_S
         child.exit_code = child.process.returncode
 

@@ -110,8 +110,6 @@ class StarLink:
 
     async def _ship_one(self, attempt: _Attempt) -> None:
         order, snapshot, settings = attempt.order, attempt.snapshot, self._driver.worker.settings
-        if snapshot is None and order.header_only and order.cycle == 0:
-            return  # an observer of formation has nothing to say
         finite = snapshot is None or await trio.to_thread.run_sync(self._model.finite, snapshot)
         ships = snapshot is not None and finite and not order.header_only
         schema_hash = self._model.schema_hash if snapshot is None else snapshot.schema_hash

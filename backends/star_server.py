@@ -45,6 +45,7 @@ class StarServer:
         self._channels: dict[int, tuple[int, Channel]] = {}
         self._changed = trio.Event()
         self._scopes: dict[int, trio.CancelScope] = {}
+        self._announced: dict[int, tuple[int, int]] = {}
         self._saves: list[fx.SaveConsensus | fx.WriteMeta] = []
         self._driver: CoordinatorDriver | None = None
         self._busy = False
@@ -116,6 +117,7 @@ class StarServer:
         finally:
             if self._channels.get(rank) == (incarnation, channel):
                 del self._channels[rank]
+                self._announced.pop(rank, None)
 
     async def _one_block(self, rank: int, incarnation: int, channel: Channel) -> None:
         memory = memoryview(b"")
@@ -138,6 +140,7 @@ class StarServer:
             return
         if block.key.kind == RoundKind.COUNTS:
             contribution = decode_record(Contribution, memory)
+            self._announced[rank] = (contribution.cycle, contribution.attempt)
             self._post(averager.on_header(rank, incarnation, block.attempt, contribution))
         else:
             while self._busy:  # a reduce in its thread owns the averager
@@ -178,6 +181,10 @@ class StarServer:
         """Send one receiver its result. A lane that ends is told by the control lane; here it is nothing new."""
         incarnation, channel = self._channels.get(rank, (0, None))
         with scope:
+            # A member has shipped, an observer has not: what it is sent before it has prepared this attempt it would
+            # have to drop. Its header says that it has (R-9).
+            while self._announced.get(rank) != (event.key.cycle, event.attempt):
+                await self._changed.wait()
             if channel is None or scope.cancel_called or rank not in averager.receivers(event.key, event.attempt):
                 return
             result, blocks = averager.scatter(rank)

@@ -34,7 +34,10 @@ LATER = {
     "eval_every": "evaluation", "role_policy": "roles",
     "elastic": "joining a running cohort", "join_patience": "joining a running cohort",
     "link_grace_s": "reattachment", "reconnect_window_s": "reattachment", "rejoin_window_s": "reattachment",
-    "tls": "TLS", "reports_per_epoch": "sub-epoch records",
+    "stall_dump_s": "periodic state dumps", "role_limit_s": "roles", "session_wait_s": "collective averaging",
+    "suspect_k": "the escalation ladder", "suspect_floor_s": "the escalation ladder",
+    "suspect_initial_s": "the escalation ladder", "suspect_history": "the escalation ladder",
+    "max_nudges": "the escalation ladder", "tls": "TLS", "reports_per_epoch": "sub-epoch records",
 }  # fmt: skip
 """Knobs of protocol section 15 whose feature is not in this version, by feature."""
 
@@ -88,7 +91,6 @@ class Config:
     reduce_ceiling_s: float | None = None
     window_ceiling_s: float | None = None
     first_step_s: float = 1800.0
-    stall_dump_s: float = 120.0
     exit_grace_s: float = 30.0
     leave_grace_s: float = 30.0
     save_limit_s: float = 30.0
@@ -132,7 +134,8 @@ class Config:
         if self.progressive is not None:
             _need(self.progressive or self.policy != "async", "progressive", False, "async streams chunks (V-2)")
             _need(not self.progressive or self.policy != "sync", "progressive", True, "sync gives whole shares (V-2)")
-        _need(self.initial_state in ("rank", "check"), "initial_state", self.initial_state, "'rank' or 'check' (M-6)")
+        _need(self.initial_state == "rank", "initial_state", self.initial_state, "this version starts every run from "
+              "the lowest rank's model: 'rank'; 'check' and a file to resume from come later (M-6)")  # fmt: skip
         _need(self.start in ("auto", "manual", "hybrid"), "start", self.start, "auto, manual or hybrid (M-4)")
         _need(self.on_lost in ("save", "stop"), "on_lost", self.on_lost, "save or stop (W-21)")
         _need(self.bulk_auth in ("full", "header"), "bulk_auth", self.bulk_auth, "full or header (N-26)")
@@ -160,6 +163,8 @@ class Config:
         _need(self.min_chunk >= 1, "min_chunk", self.min_chunk, "at least 1 (D-6)")
         _need(-2.0 <= self.gamma <= 2.0, "gamma", self.gamma, "-2 to 2 (R-5)")
         _need(self.lr_scale_ratio >= 0.0, "lr_scale_ratio", self.lr_scale_ratio, "at least 0 (W-8)")
+        _need(self.lr_scale_ratio == 0.0 or self.target_ranks == self.min_ranks, "lr_scale_ratio", self.lr_scale_ratio,
+              "the rate is scaled by the number of ranks, so set min_ranks = target_ranks (W-8)")  # fmt: skip
         if self.easgd_alpha is not None:
             _need(self.policy == "async", "easgd_alpha", self.easgd_alpha, "only with policy async (R-17)")
             _need(0.0 < self.easgd_alpha <= 1.0, "easgd_alpha", self.easgd_alpha, "in (0, 1] (R-17)")
@@ -178,17 +183,23 @@ class Config:
         for knob, ratios in (("partition_ratios", self.partition_ratios), ("speed_ratios", self.speed_ratios)):
             if ratios is not None:
                 good = bool(ratios) and all(math.isfinite(x) and x > 0 for x in ratios)
-                _need(good, knob, ratios, "one positive number per rank (D-17, B-6)")
+                enough = self.target_ranks in (None, len(ratios))
+                _need(good and enough, knob, ratios, "one positive number per rank (D-17, B-6)")
         _need(self.partition_ratios is None or self.policy == "sync", "partition_ratios", self.partition_ratios,
               "only with policy sync (D-17)")  # fmt: skip
         if isinstance(self.guard, str):
             _need(self.guard in ("level", "growth", "none"), "guard", self.guard, "level, growth or none (B-33)")
+        else:
+            _need(callable(getattr(self.guard, "observe", None)), "guard", self.guard, "an object with observe (B-30)")
+        if self.guard_threshold is not None:
+            _need(self.guard == "level" and self.guard_threshold > 0, "guard_threshold", self.guard_threshold,
+                  "above 0, and only with guard level (B-33)")  # fmt: skip
 
     def _check_times(self) -> None:
         _need(math.isfinite(self.time_scale) and self.time_scale >= 0.1, "time_scale", self.time_scale,
               "finite and at least 0.1 (M-3)")  # fmt: skip
         for knob in ("heartbeat_s", "beacon_s", "exit_grace_s", "leave_grace_s", "save_limit_s", "handshake_s",
-                     "first_step_s", "stall_dump_s", "formation_s", "join_timeout_s", "max_join_timeout_s"):  # fmt: skip
+                     "first_step_s", "formation_s", "join_timeout_s", "max_join_timeout_s"):  # fmt: skip
             seconds = getattr(self, knob)
             _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")
         _need(self.join_timeout_s <= self.max_join_timeout_s, "join_timeout_s", self.join_timeout_s,
@@ -276,7 +287,7 @@ class Config:
             "policy": self.policy, "averager": self.averager, "batch_size": self.batch_size,
             "num_epochs": self.num_epochs, "seed": self.seed, "repeats": self.repeats,
             "epoch_splits": self.epoch_splits, "drop_last": self.drop_last, "gamma": self.gamma,
-            "alpha": self.alpha, "digest": self.digest, "initial_state": self.initial_state,
+            "alpha": self.alpha, "digest": self.digest,
             "heartbeat_s": self.heartbeat_s, "staleness_s": self.staleness_s,
             "leave_grace_s": self.scaled(self.leave_grace_s), "save_limit_s": self.scaled(self.save_limit_s),
             "exit_grace_s": self.scaled(self.exit_grace_s), "lr_scale_ratio": self.lr_scale_ratio,

@@ -9,32 +9,32 @@ C-3 in its normative order; `take_ready` gives the effects, in order; `poll_time
     for effect in coordinator.take_ready().effects: ...
 
 The common event is a `Batch`. It updates counters and ends there unless one of them says that a gate may have opened
-(C-4); every other event takes the whole pass, which may look at every rank.
+(C-4); an event that may matter to others takes the whole pass, which may look at every rank. Who comes and goes is in
+`membership.py`, what is counted before a gate opens in `gates.py`.
 """
 
 from __future__ import annotations
 
-import heapq
+import math
 from typing import Any
 
-
+from . import gates, membership
 from . import messages as m
 from .cadence import Balancer
-from .cadence_inputs import window_cap
 from .config import Config
+from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
-from .cycle import Cycle
-from .door import refusal
-from .effects import Admit, Alert, CloseLink, Emit, Ready, Refuse, RemoveFromRound, Send, SendFenced
-from .engine import Kind
-from .errors import LocalProtocolError
+from .effects import Alert, CloseLink, Emit, Ready, Send, SendFenced
+from .engine import Engine, Kind
+from .errors import InvariantError, LocalProtocolError
 from .events import (
     CallbackFailed,
     ConsensusSaved,
     CoordinatorEvent,
     HelloReceived,
     LinkLost,
+    LinkUp,
     MetaWritten,
     Operator,
     OperatorRequest,
@@ -48,39 +48,46 @@ from .events import (
 )
 from .guard import GrowthGuard, Guard, LevelGuard, NoGuard, default_threshold
 from .meta import MetaController
-from .peer import Lost, Peer
-from .phases import CyclePhase, PeerPhase, RunPhase
+from .peer import Peer
+from .phases import CyclePhase, RunPhase
 from .run import Run
-from .schema import Schema, dataset_length
+from .schema import Schema
 from .snapshots import freeze
 from .tables import engine_for
-from .values import value
 
 __all__ = ["Coordinator"]
 
 LATE_TICK_S = 2.0
-"""A tick this late, or half the staleness, says that the coordinator itself was away (M-9)."""
+"""A pass this much behind its deadline, or half the staleness, says that the coordinator itself was away (M-9)."""
 FENCED_REPLY_S = 1.0
 """At most one Fenced reply per second and session (N-6)."""
-PASS_LIMIT = 4096
-"""Rounds of one pass: each buries at least one incarnation, so more than seats exist is a bug of ours."""
+PASS_LIMIT = 16384
+"""Rounds of one pass. Each but the last buries an incarnation, finishes or arms a cycle, or ends the run: more rounds
+than that are a bug of ours."""
+
+REPORT_NAMES: dict[type, str] = {report: report.__name__ for report in m.REPORTS}
 CYCLE_REPORTS = frozenset({"SyncAck", "SnapshotReady", "RoundFailed"})
-HOT = frozenset({"Batch", "Heartbeat", "LrUpdate", "ResourceSample"})
-"""Reports that open no gate unless they say so (`urgent`)."""
-
-
-@value
-class Verdict:
-    """Why a run cannot go on (M-21, C-18, D-12)."""
-
-    reason: m.SaveReason
-    text: str
+"""Reports whose second half is decided by the cycle."""
+QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "ResourceSample", "SnapshotReady", "SyncAck"})
+"""Reports that open no gate unless their row says so (`urgent`, C-4)."""
+ROUND_EVENTS = (RoundReduced, RoundAborted, RoundProgress)
+FILE_EVENTS = (ConsensusSaved, MetaWritten)
 
 
 class Coordinator:
-    """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables."""
+    """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables,
+    `guard` takes the place of the one that the config names."""
 
-    def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled", guard: Guard | None = None) -> None:
+    __slots__ = (
+        "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline", "deaths",
+        "desk", "fenced", "generation", "guard", "handling", "late_after", "liveness", "lost", "lost_sends", "low",
+        "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "refused", "returned",
+        "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping",
+        "urgent", "violations", "voters",
+    )  # fmt: skip
+
+    def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
+                 guard: Guard | None = None) -> None:  # fmt: skip
         self.config = config
         self.generation = 1
         self.now = now
@@ -101,6 +108,8 @@ class Coordinator:
         self.dataset: bytes | None = None
         self.short = 0
         self.movers = 0
+        self.low = math.inf
+        self.park_above = math.inf
         self.urgent = False
         self.returned = False
         self.stopping = False
@@ -108,18 +117,19 @@ class Coordinator:
         self.starting = False
         self.deaths = 0
         self.lost_sends = 0
-        self.fenced: dict[str, int] = {}
-        self.refused: dict[str, int] = {}
+        self.fenced: dict[tuple[int, str], int] = {}
+        self.refused: dict[tuple[int, str], int] = {}
         self.violations = 0
         self.lost: list[tuple[int, int, str]] = []
-        self.condemned: Verdict | None = None
-        self.deadline: float | None = now
+        self.condemned: membership.Sentence | None = None
+        self.deadline = now
+        self.late_after = math.inf
         self.next_beacon = now + config.beacon_s
         self.liveness: list[tuple[float, int, int]] = []
         self.handling = False
-        self.peer_engine = engine_for("peer", engine)
-        self.cycle_engine = engine_for("cycle", engine)
-        self.run_engine = engine_for("run", engine)
+        self.peer_engine: Engine = engine_for("peer", engine)
+        self.cycle_engine: Engine = engine_for("cycle", engine)
+        self.run_engine: Engine = engine_for("run", engine)
 
     # --- the calls of every machine ------------------------------------------------------------------------------
 
@@ -130,9 +140,14 @@ class Coordinator:
             raise LocalProtocolError("handle was called from inside handle; queue the event (N-12)")
         if now < self.now:
             raise LocalProtocolError(f"time went back from {self.now} to {now}; pass a monotonic clock")
+        received = event.__class__ is Received
+        if not received and not isinstance(event, CoordinatorEvent):
+            raise LocalProtocolError(f"{type(event).__name__} is not an event of the coordinator")
         self.handling, self.now = True, now
         try:
-            if event.__class__ is Received:
+            if now > self.late_after:
+                self._was_away()
+            if received:
                 self._receive(event.message)  # type: ignore[union-attr]
             else:
                 self._other(event)
@@ -181,49 +196,60 @@ class Coordinator:
 
     def _receive(self, message: Any) -> None:
         """Steps 1 to 3 of the pass for a report: fence, stamp, evidence."""
+        name = REPORT_NAMES.get(message.__class__)
+        if name is None:
+            self._not_a_report(message)
+            return
         peer = self.peers.get(message.rank)
         if message.run_id != self.config.run_id:
-            self.fence("other_run")
+            self.fence(message.rank, "other_run")
             return
-        if peer is None or message.generation != self.generation or message.incarnation != peer.incarnation:
+        if peer is None or message.incarnation != peer.incarnation or message.generation != self.generation:
             self._tell_stale(message, peer)
             return
-        name = message.__class__.__name__
         if peer.alive:
             if message.report_seq != peer.report_seq + 1:
                 self._violation(peer, f"report {peer.report_seq + 1} is missing, {message.report_seq} came")
                 return
-            peer.report_seq = message.report_seq
+            peer.report_seq += 1
             peer.last_seen = self.now
-            peer.acknowledge(message.control_seq)
+            if message.control_seq > peer.handled_seq and not peer.acknowledge(message.control_seq):
+                self._violation(peer, f"control message {message.control_seq} is confirmed and was never sent")
+                return
         row = self.peer_engine.fire(peer, name, message)
-        if row.kind == Kind.ACCEPT and name in CYCLE_REPORTS:
+        if name in CYCLE_REPORTS and row.kind is Kind.ACCEPT:
             row = self.cycle_engine.fire(self.cycle, name, message)
-        if row.kind == Kind.FENCED:
-            self.fence(name)
-        elif row.kind == Kind.REFUSED:
-            self.count_refused(peer.rank, f"{name}: {row.note or row.rule}")
-        elif row.kind == Kind.VIOLATION:
-            if row.rule.startswith("C-7"):
-                self.emit(Alert("accounting", f"rank {peer.rank}", "shipped steps differ from the book"))
+        if row.kind is Kind.ACCEPT:
+            if name not in QUIET:
+                self.urgent = True
+        elif row.kind is Kind.FENCED:
+            self.fence(message.rank, name)
+        elif row.kind is Kind.REFUSED:
+            self.count_refused(message.rank, f"{name}: {row.note or row.rule}")
+        elif row.kind is Kind.VIOLATION:
             self._violation(peer, f"{name}: {row.note} ({row.rule})")
-        elif name not in HOT:
-            self.urgent = True
 
-    def fence(self, why: str) -> None:
+    def fence(self, rank: int, why: str) -> None:
         """Count stale evidence; it changes nothing else (I3)."""
-        self.fenced[why] = self.fenced.get(why, 0) + 1
+        self.fenced[rank, why] = self.fenced.get((rank, why), 0) + 1
 
     def count_refused(self, rank: int, why: str) -> None:
         """Count what was understood and turned down (N-7)."""
-        key = f"rank {rank}: {why}"
-        self.refused[key] = self.refused.get(key, 0) + 1
+        self.refused[rank, why] = self.refused.get((rank, why), 0) + 1
 
-    def _tell_stale(self, message: Any, peer: Peer | None) -> None:
-        self.fence("stale")
+    def _tell_stale(self, message: m.Report, peer: Peer | None) -> None:
+        self.fence(message.rank, "stale")
         if peer is not None and self.now >= peer.fenced_told_at + FENCED_REPLY_S:
             peer.fenced_told_at = self.now
             self.emit(SendFenced(message.rank, message.incarnation, self.cycle.number, "stale"))
+
+    def _not_a_report(self, message: Any) -> None:
+        """A kind that only flows the other way, or one that opens a session: impossible here in any order (N-7)."""
+        peer = self.peers.get(getattr(message, "rank", m.NO_RANK))
+        if peer is not None and getattr(message, "incarnation", None) == peer.incarnation:
+            self._violation(peer, f"a {type(message).__name__} is nothing a rank can send")
+        else:
+            self.violations += 1
 
     def _violation(self, peer: Peer, text: str) -> None:
         """What no correct peer sends ends its session, nobody else's (N-7, I22)."""
@@ -237,104 +263,47 @@ class Coordinator:
 
     def _other(self, event: Any) -> None:
         if isinstance(event, Tick):
-            self._tick()
-            return
-        self.urgent = True
-        if isinstance(event, HelloReceived):
-            self._knock(event)
-        elif isinstance(event, (LinkLost, ProcessExited)):
-            self._gone(event)
-        elif isinstance(event, SendFailed):
-            self._send_failed(event)
-        elif isinstance(event, (RoundReduced, RoundAborted, RoundProgress)):
+            self.urgent = self.urgent or self.now >= self.deadline
+        elif isinstance(event, ROUND_EVENTS):
             row = self.cycle_engine.fire(self.cycle, type(event).__name__, event)
             if row.kind == Kind.FENCED:
-                self.fence(type(event).__name__)
+                self.fence(m.NO_RANK, type(event).__name__)
+            self.urgent = self.urgent or not isinstance(event, RoundProgress)
+        else:
+            self.urgent = True
+            self._seldom(event)
+
+    def _seldom(self, event: Any) -> None:
+        if isinstance(event, HelloReceived):
+            membership.knock(self, event)
+        elif isinstance(event, (LinkLost, ProcessExited)):
+            membership.link_ended(self, event)
+        elif isinstance(event, SendFailed):
+            membership.send_failed(self, event)
         elif isinstance(event, OperatorRequest):
             self._operate(event)
-        elif isinstance(event, (ConsensusSaved, MetaWritten)):
+        elif isinstance(event, FILE_EVENTS):
             if event.error is not None:
                 self.emit(Alert("checkpoint_failed", "averager", event.error))
             else:
                 self.emit(Emit("CheckpointWritten", {"what": type(event).__name__, "version": event.version}))
         elif isinstance(event, CallbackFailed):
             self.emit(Alert("callback_failed", event.name, event.text))
-        else:
-            raise LocalProtocolError(f"{type(event).__name__} is not an event of the coordinator")
-
-    def _tick(self) -> None:
-        due = self.deadline
-        if due is None or self.now < due:
-            return
-        self.urgent = True
-        if self.now > due + max(LATE_TICK_S, self.config.staleness_s / 2):
-            self._was_away()
+        elif isinstance(event, LinkUp):
+            self.fence(event.rank, "LinkUp")  # reattachment does not exist: a link that was lost has ended its rank
 
     def _was_away(self) -> None:
         """M-9: judge nobody by the silence that was our own."""
         for rank in self.alive:
             self.peers[rank].last_seen = self.peers[rank].last_progress = self.now
         self.cycle.pending_since = self.cycle.last_evidence_at = self.cycle.idle_since = self.now
-
-    def _knock(self, event: HelloReceived) -> None:
-        reject = refusal(self, event.hello)
-        if reject is not None:
-            self.emit(Refuse(event.link, reject))
-            self.emit(Emit("Refused", {"who": event.hello.host, "why": reject.text}))
-            return
-        hello = event.hello
-        self.config = self.config.resolved(hello.wishes)
-        self.schema, self.schema_hash, self.dataset = hello.schema, hello.schema_hash, hello.dataset_signature
-        rank = hello.wanted_rank
-        if rank is None:
-            rank = next(r for r in range(len(self.peers) + 1) if r not in self.peers or not self.peers[r].alive)
-        old = self.peers.get(rank)
-        peer = Peer(self, rank, 1 if old is None else old.incarnation + 1, host=hello.host)
-        peer.last_seen = peer.last_progress = self.now
-        self.peers[rank] = peer
-        self.seats = sorted({*self.seats, rank})
-        self.alive = sorted([*self.alive, rank])
-        heapq.heappush(self.liveness, (self.now + self.config.staleness_s, rank, peer.incarnation))
-        world = self.config.target_ranks or max(len(self.seats), self.config.min_ranks)
-        welcome = m.Welcome(
-            rank=rank, incarnation=peer.incarnation, generation=self.generation, status=m.WelcomeStatus.FORMING,
-            control_seq=0, report_seq=0, config=self.config.welcome(dataset_length(self.dataset), world),
-        )  # fmt: skip
-        self.emit(Admit(event.link, rank, peer.incarnation, welcome))
-        self.emit(Emit("Joined", {"rank": rank, "incarnation": peer.incarnation, "host": hello.host}))
-
-    def _gone(self, event: LinkLost | ProcessExited) -> None:
-        """M-17: link or process ended without Exiting. Of who has left or died already it is nothing."""
-        peer = self.peers.get(event.rank)
-        if peer is None or peer.incarnation != event.incarnation or not peer.alive:
-            return
-        peer.attached = False
-        if isinstance(event, ProcessExited):
-            self.lose(event.rank, f"its process ended with status {event.exit_code}")
-        else:
-            self.lose(event.rank, event.cause or "its link was lost")
-
-    def _send_failed(self, event: SendFailed) -> None:
-        """N-10, C-14: undo what the message had reserved; nothing is sent on this link again."""
-        rank, incarnation, number = event.token
-        peer = self.peers.get(rank)
-        if peer is None or peer.incarnation != incarnation or not peer.alive:
-            return
-        peer.attached = False
-        self.lost_sends += 1
-        plan_id = peer.tokens.pop(number, None)
-        if plan_id is not None:
-            self.desk.rollback(rank, plan_id)
-        self.emit(Emit("SendFailed", {"rank": rank, "message": number}))
-        if not (self.run.shutdown_issued or self.save_issued):
-            self.emit(Alert("send_failed", f"rank {rank}", "a message could not be sent", critical=True))
+        self.urgent = True
 
     def _operate(self, event: OperatorRequest) -> None:
         if event.kind == Operator.STOP:
             self.run.request_stop("an operator asked")
-        elif event.kind == Operator.START and self.run.phase == RunPhase.FORMING:
-            if self.alive_count >= self.config.min_ranks:
-                self.run.close_window()
+        elif event.kind == Operator.START and self.run.can_start():
+            self.run.close_window()
         else:
             self.emit(Alert("unserved_role", "operator", f"{event.kind.name.lower()} cannot be served now"))
 
@@ -343,125 +312,28 @@ class Coordinator:
     def _pass(self) -> None:
         for _ in range(PASS_LIMIT):
             self.urgent = False
-            self._bury()
-            self._check_recoverable()
+            membership.bury(self)
+            membership.check_recoverable(self)
             if self.run.phase == RunPhase.FORMING:
                 self.run.form()
             if self.returned:
                 self.returned = False
                 self.desk.redistribute()
-            self._judge()
+            gates.judge(self)
             self.desk.serve_completions()
             self.run_engine.fire(self.run, "Judge", None)
-            if not (self.lost or self.condemned or self.urgent):
+            gates.count_gate(self)
+            if not (self.lost or self.condemned or self.urgent or self.returned or self._gate_opened()):
                 break
-        self._beacon()
-        self._set_deadline()
+        else:
+            raise InvariantError(f"a pass did not come to rest in {PASS_LIMIT} rounds")
+        if self.run.phase != RunPhase.STOPPED:  # nothing follows Finish
+            self._beacon()
+            self._set_deadline()
 
-    def _bury(self) -> None:
-        """Step 4: reported deaths first, then staleness (M-18); each in its own step."""
-        while self.liveness and self.liveness[0][0] < self.now:
-            _, rank, incarnation = heapq.heappop(self.liveness)
-            peer = self.peers[rank]
-            if peer.incarnation != incarnation or not peer.alive:
-                continue
-            due = peer.last_seen + self.config.staleness_s
-            if due < self.now:
-                self.lose(rank, f"silent for {self.now - peer.last_seen:.1f} s")
-            else:
-                heapq.heappush(self.liveness, (due, rank, incarnation))
-        lost, self.lost = self.lost, []
-        for rank, incarnation, cause in lost:
-            if self.peers[rank].incarnation == incarnation:
-                self.peer_engine.fire(self.peers[rank], "Lost", Lost(cause))
-
-    def _check_recoverable(self) -> None:
-        """M-21, in this order, from Training on until a shutdown is issued."""
-        verdict, self.condemned = self.condemned, None
-        if self.run.phase != RunPhase.TRAINING or self.save_issued or self.run.shutdown_issued:
-            return
-        limit = self.config.max_failure
-        if isinstance(limit, float):
-            limit = -int(-limit * len(self.seats) // 1)
-        if verdict is None and limit is not None and self.deaths >= limit:
-            verdict = Verdict(m.SaveReason.MAX_FAILURE, f"{self.deaths} ranks died, max_failure is {limit}")
-        if verdict is None and not self.voters:
-            verdict = Verdict(m.SaveReason.ALL_RANKS_LOST, "no rank is left to go on with")
-        if verdict is None and self.alive_count < self.config.min_ranks:
-            verdict = Verdict(
-                m.SaveReason.SINGLE_SURVIVOR,
-                f"{self.alive_count} ranks are left, min_ranks is {self.config.min_ranks}",
-            )
-        if verdict is not None:
-            self.cycle_engine.fire(self.cycle, "Unrecoverable", verdict)
-
-    def _judge(self) -> None:
-        """Steps 6 to 9: lead limit, finish, ceilings, arm."""
-        if self.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING):
-            return
-        self._count_gate()
-        if self.config.max_batch_diff is not None and self.run.phase == RunPhase.TRAINING:
-            self.desk.limit_lead()
-            self._count_gate()
-        if self.cycle.phase == CyclePhase.PENDING:
-            self.cycle_engine.fire(self.cycle, "Judge", None)
-            if self.starting:
-                self._start()
-            self._count_gate()
-        ceiling = self._ceiling()
-        if ceiling is not None and self.now > ceiling:
-            self.cycle_engine.fire(self.cycle, "Ceiling", None)
-        if self.cycle.phase == CyclePhase.IDLE:
-            self.cycle_engine.fire(self.cycle, "Judge", None)
-
-    def _start(self) -> None:
-        """Training begins (C-25): the book, the balancer, the first epoch."""
-        self.starting = False
-        config = self.config
-        assert config.batch_size is not None and config.num_epochs is not None and self.dataset is not None
-        picks = dataset_length(self.dataset) * config.repeats
-        self.book = Book(picks, config.batch_size, config.epoch_splits, config.num_epochs, config.drop_last)
-        given = config.speed_ratios
-        self.balancer = Balancer(
-            ranks=self.voters, anchor=config.first_anchor, min_anchor=config.first_min_anchor,
-            max_anchor=config.max_anchor, overhead_target=config.overhead_target,
-            growth_applies=config.policy != "sync", max_batch_diff=config.max_batch_diff,
-            cap=window_cap(picks, config.epoch_splits, config.batch_size), relax_allowed=config.relax_up,
-            speed_ratios=None if given is None else dict(enumerate(given)),
-        )  # fmt: skip
-        if config.policy == "async":
-            for rank in self.voters:
-                self.balancer.overshoot(rank, None, config.max_overshoot)
-        if config.num_epochs > 0:
-            self.desk.dispatch_epoch(0)
-
-    def _count_gate(self) -> None:
-        """The counters of C-4 anew, after something other than a step has changed."""
-        short = movers = 0
-        for rank in self.voters:
-            peer = self.peers[rank]
-            peer.quota = self.desk.quota(rank)
-            lead = peer.throttled == m.ThrottleReason.LEAD
-            peer.satisfied = peer.steps >= peer.quota or lead or self.desk.quiesced(rank)
-            short += not peer.satisfied
-            movers += peer.steps > 0
-        self.short, self.movers = short, movers
-
-    def _ceiling(self) -> float | None:
-        """When no evidence becomes a stall (M-15, M-16), exceeded strictly; None when nothing is waited for."""
-        if self.run.phase == RunPhase.FORMING:
-            return None
-        if self.cycle.phase == CyclePhase.PENDING:
-            return max(self.cycle.pending_since, self.cycle.last_evidence_at) + self.config.reduce_ceiling
-        if self.cycle.phase != CyclePhase.IDLE or self.run.phase != RunPhase.TRAINING:
-            return None
-        owing = [self.peers[r] for r in self.voters if not self.peers[r].satisfied]
-        if not owing:
-            return None
-        limit = self.config.window_ceiling
-        if any(peer.total_steps == 0 for peer in owing):
-            limit = max(limit, self.config.scaled(self.config.first_step_s))
-        return max(self.cycle.idle_since, max(peer.last_progress for peer in owing)) + limit
+    def _gate_opened(self) -> bool:
+        """What was dispatched or closed in this round may have satisfied the last rank that was waited for."""
+        return self.cycle.phase == CyclePhase.IDLE and self.cycle.fires(None)
 
     def _beacon(self) -> None:
         """N-8: beacons leave every `beacon_s`, whatever the coordinator waits for."""
@@ -473,13 +345,15 @@ class Coordinator:
                       cycle=self.cycle.number)  # fmt: skip
 
     def _set_deadline(self) -> None:
+        """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
         due = [self.next_beacon, *self.run.deadlines()]
-        ceiling = self._ceiling()
+        ceiling = gates.ceiling(self)
         if ceiling is not None:
-            due.append(ceiling)
+            due.append(math.nextafter(ceiling, math.inf))
         if self.liveness:
-            due.append(self.liveness[0][0])
+            due.append(math.nextafter(self.liveness[0][0], math.inf))
         self.deadline = min(due)
+        self.late_after = self.deadline + max(LATE_TICK_S, self.config.staleness_s / 2)
 
     # --- what the machines call ----------------------------------------------------------------------------------
 
@@ -517,7 +391,7 @@ class Coordinator:
 
     def condemn(self, reason: m.SaveReason, text: str) -> None:
         """The run cannot go on; acted on in the next round of the pass."""
-        self.condemned = Verdict(reason, text)
+        self.condemned = membership.Sentence(reason, text)
         self.urgent = True
 
     def promote(self, peer: Peer) -> None:
@@ -525,49 +399,17 @@ class Coordinator:
         self.peer_engine.fire(peer, "Promoted", None)
         self.voters = sorted([*self.voters, peer.rank])
 
+    def departed(self, peer: Peer, reason: str) -> None:
+        """An incarnation has left politely (M-8)."""
+        membership.departed(self, peer, reason)
+
+    def buried(self, peer: Peer, cause: str) -> None:
+        """An incarnation has died (M-18)."""
+        membership.buried(self, peer, cause)
+
     def shipped_by(self, rank: int) -> int:
         """Steps of a member's contribution; 0 if it never said (C-7)."""
         return self.peers[rank].shipped or 0
-
-    def left(self, peer: Peer) -> None:
-        """M-8 and M-18.3 to 5: no longer alive, nothing is waited for, what it holds returns."""
-        self.run.text += "" if not peer.steps else f"; rank {peer.rank} left with {peer.steps} steps unmerged"
-        self._remove(peer)
-
-    def buried(self, peer: Peer, cause: str) -> None:
-        """M-18: the chain of a death, for one rank."""
-        quiet = self.run.shutdown_issued or self.save_issued
-        self.deaths += 1
-        self.emit(Emit("Died", {"rank": peer.rank, "incarnation": peer.incarnation, "cause": cause}))
-        if not quiet:
-            self.emit(Alert("rank_lost", f"rank {peer.rank}", cause, critical=True))
-        self._remove(peer)
-        for rank in self.alive:
-            self.send(self.peers[rank], m.DeclareDead, dead_rank=peer.rank, dead_incarnation=peer.incarnation)
-        self.balancer.forget(peer.rank)
-        self.emit(CloseLink(peer.rank, peer.incarnation, cause))
-        self.run.dead(peer)
-
-    def _remove(self, peer: Peer) -> None:
-        rank = peer.rank
-        owing = self.cycle.owes(rank)
-        self.alive = [r for r in self.alive if r != rank]
-        self.voters = [r for r in self.voters if r != rank]
-        if self.cycle.pending and rank in self.cycle.participants:
-            self.emit(RemoveFromRound(self.cycle.key, rank))
-            self.cycle.member_gone(rank, owing)
-            reduced = self.cycle.reduced
-            known_out = reduced is not None and rank not in reduced.accepted
-            if peer.shipped and not known_out:
-                self.book.into_limbo(rank, peer.shipped)
-        returned = self.book.forfeit(rank)
-        peer.tokens.clear()
-        peer.steps = 0
-        peer.attached = False
-        self.returned = True
-        if returned:
-            self.emit(Emit("Returned", {"rank": rank, "batches": returned, "replayed": self.book.replayed}))
-        self.desk.refresh_window()
 
     def dump(self) -> dict[str, Any]:
         """The state of everything at a stall (O-8), with the real answers of the gates."""
@@ -575,8 +417,9 @@ class Coordinator:
             "run": self.run.phase.name, "cycle": self.cycle.number, "attempt": self.cycle.attempt,
             "phase": self.cycle.phase.name, "owing": self.cycle.owing, "version": self.cycle.version,
             "global_step": self.cycle.global_step, "sync_rounds": self.cycle.sync_rounds, "short": self.short,
-            "movers": self.movers, "lost_sends": self.lost_sends,
-            "last_closed_epoch": self.book.last_closed_epoch, "ranks": [p.waits() for p in self.peers.values()],
+            "movers": self.movers, "lost_sends": self.lost_sends, "alive": self.alive_count, "world": len(self.seats),
+            "last_closed_epoch": self.book.last_closed_epoch,
+            "ranks": [{**p.waits(), "quiesced": self.desk.quiesced(p.rank)} for p in self.peers.values()],
             **self.desk.facts(), "reasons": [str(reason) for reason in self.explain()],
         }  # fmt: skip
 
@@ -592,5 +435,3 @@ def _guard(config: Config) -> Guard:
         return NoGuard()
     threshold = config.guard_threshold
     return LevelGuard(default_threshold(blends=config.alpha is not None) if threshold is None else threshold)
-
-

@@ -25,13 +25,16 @@ __all__ = ["Cycle"]
 
 MAX_ATTEMPTS = 32
 """Attempts of one cycle before the run is given up (R-18)."""
+AVERAGER = -1
+"""Stands for the averager among the ranks whose digests are compared (C-18)."""
 NORM_TOLERANCE = 1e-6
 """Relative difference of two post-norms of one cycle that is worth an alert (C-6)."""
 
 
 @state
 class Cycle:
-    """State of the cycle (4.1): `number` counts arms, `finished` is the last cycle that finished (-1: none)."""
+    """State of the cycle (4.1): `number` counts arms, `finished` is the last cycle that finished (-1: none),
+    `participants` are members and observers, ascending, `post_norms` the lowest and highest norm of this attempt."""
 
     co: Coordinator
     phase: CyclePhase = CyclePhase.IDLE
@@ -41,10 +44,13 @@ class Cycle:
     armed_at: float = 0.0
     pending_since: float = 0.0
     last_evidence_at: float = 0.0
+    last_ack_at: float = 0.0
     idle_since: float = 0.0
     members: tuple[int, ...] = ()
     observers: tuple[int, ...] = ()
+    participants: tuple[int, ...] = ()
     owing: int = 0
+    post_norms: tuple[float, float] | None = None
     reduced: RoundReduced | None = None
     version: int = 0
     sync_rounds: int = 0
@@ -64,11 +70,6 @@ class Cycle:
     def forming(self) -> bool:
         """This is cycle 0: everyone must acknowledge, nobody has stepped (M-6)."""
         return self.co.run.phase == RunPhase.FORMING
-
-    @property
-    def participants(self) -> tuple[int, ...]:
-        """Members and observers, ascending."""
-        return tuple(sorted((*self.members, *self.observers)))
 
     @property
     def key(self) -> m.RoundKey:
@@ -110,6 +111,11 @@ class Cycle:
         """A participant that has not acknowledged this attempt (C-6)."""
         return event.rank in self.participants and not self.co.peers[event.rank].acked
 
+    def founded(self, event: m.SyncAck) -> bool:
+        """The rank has said what it ships, and the averager that it has the consensus: a scatter comes after both
+        (N-3, R-2)."""
+        return self.reduced is not None and self.co.peers[event.rank].shipped is not None
+
     def already_shipped(self, event: m.SnapshotReady) -> bool:
         """Counts once per attempt (C-7)."""
         return self.co.peers[event.rank].shipped is not None
@@ -121,6 +127,16 @@ class Cycle:
         steps = self.co.peers[event.rank].steps
         return event.shipped_steps == steps if self.attempt == 0 else event.shipped_steps <= steps
 
+    def asked(self, event: m.SnapshotReady) -> bool:
+        """Only who was asked can have a copy of this cycle (C-7)."""
+        return event.rank in self.participants
+
+    def books_differ(self, event: m.SnapshotReady) -> None:
+        """C-7: the books of this incarnation are broken."""
+        steps = self.co.peers[event.rank].steps
+        text = f"ships {event.shipped_steps} steps, {steps} are in the book"
+        self.co.emit(Alert("accounting", f"rank {event.rank}", text))
+
     def attempts_used_up(self, event: object) -> bool:
         """R-18."""
         return self.attempt >= MAX_ATTEMPTS
@@ -130,8 +146,10 @@ class Cycle:
         return event.retryable
 
     def digest_split(self, event: object) -> bool:
-        """C-18: someone was delivered other bytes than the averager has, or than the others."""
-        return len(set(self._digests().values())) > 1
+        """C-18: a rank was delivered other bytes than the majority, or there is no majority."""
+        digests = self._digests()
+        best = _majority(digests)
+        return bool(digests) and (best is None or any(d != best for r, d in digests.items() if r != AVERAGER))
 
     # --- arm -----------------------------------------------------------------------------------------------------
 
@@ -142,10 +160,10 @@ class Cycle:
         if not self.forming:
             self.number += 1
         self.attempt, self.split_repeated = 0, False
-        self.armed_at = self.last_evidence_at = co.now
-        joining = tuple(r for r in co.alive if co.peers[r].phase == PeerPhase.JOINING and co.peers[r].attached)
+        self.armed_at = self.last_evidence_at = self.last_ack_at = co.now
         self.members = tuple(co.voters)
-        self.observers = joining
+        self.observers = tuple(r for r in co.alive if co.peers[r].phase == PeerPhase.JOINING and co.peers[r].attached)
+        self.participants = tuple(sorted((*self.members, *self.observers)))
         for rank in self.participants:
             co.peers[rank].open_slots()
         self._open()
@@ -162,15 +180,13 @@ class Cycle:
 
     def _open(self) -> None:
         co = self.co
-        self.reduced = None
+        self.reduced = self.post_norms = None
         gated = self.participants if self.forming else self.members
         self.owing = sum(1 for rank in gated if not co.peers[rank].acked)
         if self.forming:
             source = self.source
-            members: tuple[tuple[int, int, int], ...] = ()
-            if co.config.initial_state == "rank" and source is not None:
-                members = ((source, co.peers[source].incarnation, 0),)
-            watchers = tuple((r, co.peers[r].incarnation) for r in self.observers if r != source or not members)
+            members = tuple((r, co.peers[r].incarnation, 0) for r in self.observers if r == source)
+            watchers = tuple((r, co.peers[r].incarnation) for r in self.observers if r != source)
         else:
             members = tuple((r, co.peers[r].incarnation, self._limit(r)) for r in self.members)
             watchers = tuple((r, co.peers[r].incarnation) for r in self.observers)
@@ -187,9 +203,7 @@ class Cycle:
         return held.trained_batches + held.in_flight_batches
 
     def _request(self, rank: int) -> None:
-        gives = rank in self.members
-        if self.forming:
-            gives = rank == self.source and self.co.config.initial_state == "rank"
+        gives = rank == self.source if self.forming else rank in self.members
         self.co.send(self.co.peers[rank], m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
 
     # --- evidence ------------------------------------------------------------------------------------------------
@@ -199,14 +213,22 @@ class Cycle:
         peer = self.co.peers[event.rank]
         if self.owes(event.rank):
             self.owing -= 1
+            if self.owing == 0:
+                self.co.urgent = True
         peer.acked, peer.outcome = True, event.outcome
         peer.divergence, peer.pre_norm, peer.post_norm = event.divergence, event.pre_norm, event.post_norm
         peer.digest = event.digest
         peer.sync_lag_ms = (self.co.now - self.armed_at) * 1000
         self._evidence(peer, "SyncAck")
-        norms = [p.post_norm for p in (self.co.peers[r] for r in self.participants) if p.post_norm is not None]
-        if norms and max(norms) - min(norms) > NORM_TOLERANCE * max(norms):
-            self.co.emit(Alert("norm_mismatch", f"cycle {self.number}", f"post norms differ: {min(norms)} {max(norms)}"))
+        self.last_ack_at = self.co.now
+        if event.post_norm is not None:
+            self._compare_norms(event.post_norm)
+
+    def _compare_norms(self, norm: float) -> None:
+        low, high = self.post_norms or (norm, norm)
+        self.post_norms = low, high = min(low, norm), max(high, norm)
+        if high - low > NORM_TOLERANCE * high:
+            self.co.emit(Alert("norm_mismatch", f"cycle {self.number}", f"post-norms from {low} to {high}"))
 
     def admit_contribution(self, event: m.SnapshotReady) -> None:
         """C-7, then R-11: what the report lane says may count in the sum."""
@@ -220,7 +242,7 @@ class Cycle:
     def record_progress(self, event: RoundProgress) -> None:
         """Moving bytes push the ceiling out (M-15) and are progress of their rank (M-2)."""
         peer = self.co.peers.get(event.rank)
-        if peer is not None and event.bytes > peer.bytes_in:
+        if peer is not None and peer.alive and event.bytes > peer.bytes_in:
             peer.bytes_in = event.bytes
             self._evidence(peer, "RoundProgress")
 
@@ -247,8 +269,9 @@ class Cycle:
         co.emit(Alert("refused", f"cycle {self.number}", f"attempt {self.attempt} of the data round: {cause}"))
         co.book.resolve_limbo({})
         co.returned = True
-        self.members = tuple(r for r in self.members if co.peers[r].alive)
-        self.observers = tuple(r for r in self.observers if co.peers[r].alive)
+        self.members = tuple(r for r in self.members if r in co.alive)
+        self.observers = tuple(r for r in self.observers if r in co.alive)
+        self.participants = tuple(r for r in self.participants if r in co.alive)
         for rank in self.participants:
             co.peers[rank].clear_evidence()
         self._open()
@@ -262,12 +285,9 @@ class Cycle:
     def settle_digests(self, event: object) -> None:
         """C-18: the minority goes; without a majority the cycle is repeated once, then the run ends."""
         digests = self._digests()
-        tally: dict[bytes, int] = {}
-        for digest in digests.values():
-            tally[digest] = tally.get(digest, 0) + 1
-        best = max(sorted(tally), key=lambda d: tally[d])
-        if 2 * tally[best] > len(digests):
-            for rank in sorted(r for r, d in digests.items() if d != best and r >= 0):
+        best = _majority(digests)
+        if best is not None:
+            for rank in sorted(r for r, d in digests.items() if d != best and r != AVERAGER):
                 self.co.emit(Alert("digest_mismatch", f"rank {rank}", "was delivered other bytes", critical=True))
                 self.co.lose(rank, "digest")
         elif not self.split_repeated:
@@ -277,19 +297,22 @@ class Cycle:
             self.co.condemn(m.SaveReason.CONSENSUS_MISMATCH, "the digests of the consensus differ again")
 
     def _digests(self) -> dict[int, bytes]:
-        """Digests of who acknowledged, the averager's own as rank -1."""
+        """Digests of who acknowledged, the averager's own as rank AVERAGER."""
         if not self.co.config.digest:
             return {}
         peers = [self.co.peers[rank] for rank in self.participants]
         known = {peer.rank: peer.digest for peer in peers if peer.digest is not None and peer.alive}
         if self.reduced is not None and self.reduced.digest is not None and known:
-            known[-1] = self.reduced.digest
+            known[AVERAGER] = self.reduced.digest
         return known
 
     def member_gone(self, rank: int, was_owing: bool) -> None:
-        """C-21: a member that left is waited for no longer."""
-        if self.pending and was_owing:
+        """C-21: a member that left is waited for no longer. While forming, the next rank takes the place of a source
+        that is gone (M-6): what it had shipped may be torn."""
+        if was_owing:
             self.owing -= 1
+        if self.forming and rank == self.source and self.co.alive:
+            self._retry(f"rank {rank}, which gave the initial state, is gone")
 
     def abort(self, event: object) -> None:
         """The round will not be finished."""
@@ -298,7 +321,7 @@ class Cycle:
     def stall(self, event: object) -> None:
         """C-16, once: dump, then save and stop."""
         co = self.co
-        waited = co.now - max(self.pending_since, self.last_evidence_at)
+        waited = co.now - (max(self.pending_since, self.last_evidence_at) if self.pending else self.idle_since)
         co.emit(Emit("Stalled", {"cycle": self.number, "waited_s": waited, "dump": co.dump()}))
         co.emit(Alert("stalled", f"cycle {self.number}", f"no evidence for {waited:.0f} s", critical=True))
         co.run.begin_save(m.SaveReason.REDUCE_STALL, f"cycle {self.number} made no progress for {waited:.0f} s")
@@ -315,3 +338,11 @@ class Cycle:
             finish_formation(self)
         else:
             finish_cycle(self)
+
+
+def _majority(digests: dict[int, bytes]) -> bytes | None:
+    """The digest that more than half of them have, or None."""
+    tally: dict[bytes, int] = {}
+    for digest in digests.values():
+        tally[digest] = tally.get(digest, 0) + 1
+    return next((digest for digest, count in tally.items() if 2 * count > len(digests)), None)

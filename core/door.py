@@ -77,11 +77,10 @@ def _data(co: Coordinator, hello: Hello) -> Reject | None:
     differs = config.disagreement(hello.wishes)
     if differs is not None:
         return _no(RejectCode.CONFIG, f"another configuration: {differs}")
-    assert config.batch_size is not None, "resolved() sees to it"
-    shortest = length * config.repeats // config.epoch_splits
-    if shortest < config.batch_size and (config.num_epochs or 0) > 0:
-        return _no(RejectCode.CONFIG, f"an epoch of {shortest} samples is shorter than one batch of "
-                   f"{config.batch_size}; take a smaller batch_size, fewer epoch_splits, or more data (D-2)")  # fmt: skip
+    shortest, batch_size = length * config.repeats // config.epoch_splits, config.batch_size or 1
+    if shortest < batch_size and (config.num_epochs or 0) > 0:
+        return _no(RejectCode.CONFIG, f"an epoch of {shortest} samples is shorter than one batch of {batch_size}; take "
+                   "a smaller batch_size, fewer epoch_splits, or more data (D-2)")  # fmt: skip
     return None
 
 

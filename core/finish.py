@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import messages as m
-from .cadence_inputs import NudgeDown, Stable, Verdict, WindowReport
+from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 from .effects import Alert, CloseRound, Emit
 from .guard import GuardInput
 from .phases import PeerPhase
@@ -30,7 +30,7 @@ UNHEALTHY_REFUSALS = 3
 def finish_cycle(cycle: Cycle) -> None:
     """C-15 from 1 to 13."""
     co = cycle.co
-    reduce_ms = (cycle.last_evidence_at - cycle.armed_at) * 1000
+    reduce_ms = (cycle.last_ack_at - cycle.armed_at) * 1000
     merged, refused, realized = _accepted(cycle)
     cycle.last_reduce_ms = reduce_ms
     _judge(cycle, merged, realized, reduce_ms)
@@ -78,21 +78,18 @@ def _accepted(cycle: Cycle) -> tuple[dict[int, int], dict[int, m.Refusal], bool]
 
 
 def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float) -> None:
-    """C-15.2 to 4: balancer, guard, meta-controller, version and counters."""
+    """C-15.2 to 4: balancer, guard, meta-controller, version and counters. An unrealized cycle has no verdict (B-30):
+    what the balancer proposed for it is forgotten with the next report."""
     co = cycle.co
     anchor_before = co.balancer.anchor
-    verdict: Verdict = Stable(co.config.relax_up)
+    co.balancer.report(_window_report(cycle, reduce_ms), co.voters)
+    verdict: Verdict | None = None
     nudge: NudgeDown | None = None
-    try:
-        co.balancer.report(_window_report(cycle, reduce_ms), co.voters)
-        if realized:
-            verdict = co.guard.observe(_guard_input(cycle, merged))
-            if co.meta is not None:
-                rates = [co.peers[r].lr for r in co.voters if co.peers[r].lr is not None]
-                nudge = co.meta.observe(rates[0] if rates else None, co.balancer.anchor, verdict, co.balancer.phase)
-    except Exception as error:  # a policy of the embedder: its failure must not leave half the cohort updated (C-13)
-        co.emit(Alert("callback_failed", "policy", f"{type(error).__name__}: {error}; read as Stable"))
-        verdict = Stable()
+    if realized:
+        verdict = _verdict(cycle, merged)
+        if co.meta is not None:
+            rates = [co.peers[r].lr for r in co.voters if co.peers[r].lr is not None]
+            nudge = co.meta.observe(rates[0] if rates else None, co.balancer.anchor, verdict, co.balancer.phase)
     if realized:
         cycle.version += 1
     cycle.sync_rounds += 1
@@ -108,20 +105,37 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
             co.balancer.overshoot(rank, reduce_ms if cycle.version else None, co.config.max_overshoot)
     cycle_steps = sum(merged.values())
     cycle.global_step += cycle_steps
-    co.emit(Emit("Cycle", _cycle_facts(cycle, merged, realized, reduce_ms, type(verdict).__name__)))
+    co.emit(Emit("Cycle", _cycle_facts(cycle, merged, realized, reduce_ms, verdict)))
     if co.balancer.anchor != anchor_before:
         co.emit(Emit("AnchorChanged", {"from": anchor_before, "to": co.balancer.anchor}))
 
 
+def _verdict(cycle: Cycle, merged: dict[int, int]) -> Verdict:
+    """The guard may be the embedder's: what it raises must not leave half the cohort updated (C-13)."""
+    co = cycle.co
+    try:
+        verdict = co.guard.observe(_guard_input(cycle, merged))
+    except Exception as error:
+        co.emit(Alert("callback_failed", "guard", f"{type(error).__name__}: {error}; read as Stable"))
+        return Stable()
+    if isinstance(verdict, Stable):
+        return Stable(verdict.relax_up or co.config.relax_up)
+    if isinstance(verdict, (SuppressGrowth, NudgeDown)):
+        return verdict
+    co.emit(Alert("callback_failed", "guard", f"{verdict!r} is no verdict; read as Stable"))
+    return Stable()
+
+
 def _cycle_facts(
-    cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float, verdict: str
+    cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float, verdict: Verdict | None
 ) -> dict[str, Any]:
     co = cycle.co
     windows = {rank: co.peers[rank].window for rank in co.voters}
     return {
         "cycle": cycle.number, "attempt": cycle.attempt, "version": cycle.version, "realized": realized,
         "merged": {str(r): n for r, n in sorted(merged.items())}, "global_step": cycle.global_step,
-        "reduce_ms": reduce_ms, "anchor": co.balancer.anchor, "verdict": verdict,
+        "reduce_ms": reduce_ms, "anchor": co.balancer.anchor,
+        "verdict": None if verdict is None else type(verdict).__name__,
         "counts": {str(r): co.balancer.counts[r] for r in co.voters},
         "divergence": {str(r): co.peers[r].divergence for r in co.voters},
         "loss": {str(r): w.loss_sum / w.loss_count if w.loss_count else None for r, w in windows.items()},
@@ -223,11 +237,12 @@ def _tail(cycle: Cycle) -> None:
 def _check_health(cycle: Cycle, refused: dict[int, m.Refusal], realized: bool) -> None:
     """D-12: a rank that only sends rubbish goes; a cohort that only sends rubbish is saved and stopped."""
     co = cycle.co
-    for rank in list(co.voters):
-        if co.peers[rank].refusals_in_row >= UNHEALTHY_REFUSALS:
-            co.lose(rank, "unhealthy: non-finite parameters three times in a row")
     sick = not realized and any(why == m.Refusal.NONFINITE for why in refused.values())
     cycle.sick_cycles = cycle.sick_cycles + 1 if sick else 0
     if cycle.sick_cycles >= DIVERGED_CYCLES:
         co.emit(Alert("diverged", "cohort", "no finite contribution in three cycles", critical=True))
         co.condemn(m.SaveReason.DIVERGED, "no rank had finite parameters in three cycles in a row")
+        return  # who else would be left to save anything?
+    for rank in co.voters:
+        if co.peers[rank].refusals_in_row >= UNHEALTHY_REFUSALS:
+            co.lose(rank, "unhealthy: non-finite parameters three times in a row")

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from . import messages as m
-from .effects import Alert, CloseLink, Emit
+from .effects import Alert, Emit
+from .errors import InvariantError
 from .phases import CyclePhase, PeerPhase
 from .values import state, value
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
+    from .dispatch.book import InFlight
 
 __all__ = ["Lost", "Peer"]
 
@@ -147,9 +149,7 @@ class Peer:
 
     def void_batch(self, event: m.Batch) -> None:
         """Its picks return to the pool and it changes nothing else (C-8)."""
-        head = self.co.book.head(self.rank)
-        assert head is not None, "plan_at_head holds"
-        self.co.book.void_step(self.rank, head)
+        self.co.book.void_step(self.rank, self._head())
         self.last_step_count = event.step_count
         self.co.returned = self.co.urgent = True
 
@@ -164,14 +164,18 @@ class Peer:
             co.movers += 1
         self.window.count(event.batch_ms, event.data_ms, event.batch_loss)
         self.loss = event.batch_loss
-        head = co.book.head(self.rank)
-        assert head is not None, "plan_at_head holds"
-        co.book.count_step(self.rank, head, event.cycle)
+        co.book.count_step(self.rank, self._head(), event.cycle)
         if not self.satisfied and self.steps >= self.quota:
             self.satisfied = True
             co.short -= 1
-        if (co.short == 0 and co.cycle.phase == CyclePhase.IDLE) or co.config.max_batch_diff is not None:
+        if self.steps > co.park_above or (co.short == 0 and co.cycle.phase == CyclePhase.IDLE):
             co.urgent = True
+
+    def _head(self) -> InFlight:
+        head = self.co.book.head(self.rank)
+        if head is None:
+            raise InvariantError(f"D-12: rank {self.rank} stepped without a plan, and the guards let it pass")
+        return head
 
     def holds_plans(self, event: m.Metrics) -> bool:
         """Whether the rank holds these plans, oldest first (D-9)."""
@@ -215,9 +219,7 @@ class Peer:
 
     def depart(self, event: m.Exiting) -> None:
         """M-8: a departure, no death: no alert, no DeclareDead, the link is closed."""
-        self.co.left(self)
-        self.co.emit(Emit("Left", {"rank": self.rank, "reason": event.reason}))
-        self.co.emit(CloseLink(self.rank, self.incarnation, "left"))
+        self.co.departed(self, event.reason)
 
     def die(self, event: Lost) -> None:
         """M-18.1 to 9 for this rank."""
@@ -247,12 +249,15 @@ class Peer:
 
     progressed = _progress
 
-    def acknowledge(self, handled: int) -> None:
-        """All control messages up to `handled` are handled: their reservations are final (N-10)."""
-        if handled > self.handled_seq:
-            self.handled_seq = handled
-            for number in [n for n in self.tokens if n <= handled]:
-                del self.tokens[number]
+    def acknowledge(self, handled: int) -> bool:
+        """All control messages up to `handled` are handled: their reservations are final (N-10). False, and nothing
+        changed, if that number was never sent."""
+        if handled > self.control_seq:
+            return False
+        self.handled_seq = handled
+        for number in [n for n in self.tokens if n <= handled]:
+            del self.tokens[number]
+        return True
 
     def waits(self) -> dict[str, Any]:
         """Facts for a dump or a display (O-8)."""

@@ -50,7 +50,7 @@ class Run:
         """M-4 and the deadline of M-6, judged in each pass while forming."""
         co, config = self.co, self.co.config
         if self.stop_number is not None:
-            self._fail("stopped before it was formed")
+            self.fail(f"{self.stop_text} to stop", status="stopped")
         elif not self.window_closed:
             here, waited = co.alive_count, co.now - self.opened_at
             enough = here >= config.min_ranks
@@ -59,13 +59,13 @@ class Run:
             if full or (enough and timed):
                 self.close_window()
             elif waited >= config.scaled(config.max_join_timeout_s):
-                self._fail(
+                self.fail(
                     f"{here} of {config.min_ranks} ranks came within {waited:.0f} s"
                     f" (here: {', '.join(str(r) for r in co.alive) or 'nobody'}); start the missing ones, or lower"
                     " min_ranks"
                 )
         elif co.alive_count < config.min_ranks:
-            self._fail(f"{co.alive_count} ranks are left of the {config.min_ranks} that a run needs")
+            self.fail(f"{co.alive_count} ranks are left of the {config.min_ranks} that a run needs")
         elif co.now > self.closed_at + config.scaled(config.formation_s):
             for rank in co.alive:
                 if not co.peers[rank].acked:
@@ -76,8 +76,16 @@ class Run:
         self.window_closed, self.closed_at = True, self.co.now
         self.co.emit(Emit("PhaseChanged", {"phase": "forming", "ranks": list(self.co.alive)}))
 
-    def _fail(self, why: str) -> None:
-        self.status, self.text = "failed", f"the run could not form: {why}"
+    def can_start(self) -> bool:
+        """Whether an operator may close the window by hand (M-4)."""
+        forming = self.phase == RunPhase.FORMING and not self.window_closed and self.co.config.start != "auto"
+        return forming and self.co.alive_count >= self.co.config.min_ranks
+
+    def fail(self, why: str, status: str = "failed") -> None:
+        """Formation is over without a run (C-25). The round of cycle 0 ends first: nothing is shut down while it is
+        pending (I10)."""
+        self.status, self.text = status, f"the run did not form: {why}"
+        self.co.cycle_engine.fire(self.co.cycle, "Abandoned", None)
         self.co.fire_run("FormationFailed")
 
     def formed(self) -> None:
@@ -156,7 +164,8 @@ class Run:
 
     def _send_save(self, peer: Peer) -> None:
         save = self.save
-        assert save is not None, "only after begin_save"
+        if save is None:
+            raise InvariantError("M-51: a save is sent before it was decided")
         self.co.send(peer, m.ShutdownWithSave, decision_id=save.decision_id, reason=save.reason, saver=save.saver,
                      stem=save.stem)  # fmt: skip
 

@@ -12,6 +12,7 @@ methods below. Effects run before the phase flips.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
@@ -109,12 +110,14 @@ class Worker(WorkerOrders):
         """The monotonic second at which a `Tick` is due, or None when nothing is timed."""
         if self.phase == WorkerPhase.STOPPED:
             return None
-        due = min(self.last_beat + self.settings.heartbeat_s, self.last_heard + self.settings.staleness_s)
+        silent = math.nextafter(self.last_heard + self.settings.staleness_s, math.inf)  # exceeded strictly (M-3)
+        due = min(self.last_beat + self.settings.heartbeat_s, silent)
         return due if self.drain_until is None else min(due, self.drain_until)
 
     def snapshot(self) -> tuple[Any, ...]:
         """The whole state as nested tuples of plain values: equal iff the states are."""
-        return freeze(self, skip=("settings", "engine", "last_now"))
+        frozen: tuple[Any, ...] = freeze(self, skip=("settings", "engine", "last_now"))
+        return frozen
 
     def explain(self, rank: int | None = None) -> tuple[str, ...]:
         """Why this rank is not training, in words; empty when it is."""
@@ -140,6 +143,8 @@ class Worker(WorkerOrders):
             return
         if type(message) in AT_ONCE:
             self._fire(type(message).__name__, message)
+            if not self.inbox:  # else the number would pass a message that still waits (section 3)
+                self.control_handled = self.control_seen
             return
         if not isinstance(message, m.Control):
             self._fail(f"a {type(message).__name__} is nothing a welcomed rank can be sent")

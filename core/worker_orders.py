@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from . import messages as m
 from .effects import (
     AbandonPlan,
@@ -65,6 +63,7 @@ class WorkerOrders:
     callback_holder: int | None = None
     dead_peers: tuple[tuple[int, int], ...] = ()
     saving: m.ShutdownWithSave | None = None
+    saves_open: int = 0
     report_seq: int = 0
     control_seen: int = 0
     control_handled: int = 0
@@ -411,6 +410,7 @@ class WorkerOrders:
     def save(self, event: m.ShutdownWithSave) -> None:
         """K-11: every rank writes its optimizer file, the saver the model too."""
         self.saving = event
+        self.saves_open += 1
         self.drain_until = self.last_now + self.settings.drain_s
         self._let_go()
         self.outbox.append(Save(event.decision_id, self.version, event.stem, event.saver == self.settings.rank))
@@ -423,6 +423,14 @@ class WorkerOrders:
     def is_save(self, event: ActionDone) -> bool:
         """The training process finished the save of a shutdown."""
         return event.kind == "save" and self.saving is not None
+
+    def saves_again(self, event: ActionDone) -> bool:
+        """This rank became the saver while it wrote its own file: the model is still to come (M-52)."""
+        return self.is_save(event) and self.saves_open > 1
+
+    def one_save_less(self, event: ActionDone) -> None:
+        """Nothing is reported before the last file is written, or the save would count as settled."""
+        self.saves_open -= 1
 
     def _let_go(self) -> None:
         if self.hand or self.mailbox:

@@ -124,10 +124,9 @@ class Book:
     # --- handing out ---------------------------------------------------------------------------------------------
 
     def holdings(self, rank: int) -> Holdings:
-        """What a rank holds; empty for a rank that never held anything."""
-        if rank not in self.ranks:
-            self.ranks[rank] = Holdings()
-        return self.ranks[rank]
+        """What a rank holds; an empty one that nobody keeps for a rank that never held anything."""
+        held = self.ranks.get(rank)
+        return Holdings() if held is None else held
 
     def take(self, rank: int, epoch: int, most: int) -> Plan | None:
         """Take at most `most` batches for a rank and book them as one plan; None when the pool has none (D-8.5)."""
@@ -142,7 +141,7 @@ class Book:
         offset, size = part.picks(self.batch_size, self.length(part.epoch))
         plan = Plan(plan_id=self.next_plan_id, epoch=part.epoch, offset=offset, size=size)
         self.next_plan_id += 1
-        held = self.holdings(rank)
+        held = self.ranks.setdefault(rank, Holdings())
         held.plans.append(InFlight(plan, part, taken, held.epoch))
         held.in_flight_batches += part.count
         held.epoch = part.epoch
@@ -169,9 +168,11 @@ class Book:
 
     def head(self, rank: int) -> InFlight | None:
         """The oldest plan of a rank that still has a batch to step."""
-        for entry in self.holdings(rank).plans:  # finished plans wait for their Metrics: at most two (D-15)
-            if entry.done < entry.slice.count:
-                return entry
+        held = self.ranks.get(rank)
+        if held is not None:
+            for entry in held.plans:  # the finished ones before it only wait for their Metrics
+                if entry.done < entry.slice.count:
+                    return entry
         return None
 
     def samples_due(self, entry: InFlight) -> int:
@@ -180,18 +181,17 @@ class Book:
 
     def count_step(self, rank: int, entry: InFlight, base_cycle: int) -> None:
         """Move the next batch of a plan from in flight to trained (D-11)."""
-        held = self.ranks[rank]
-        batch = entry.slice.first + entry.done
+        held, part = self.ranks[rank], entry.slice
+        batch = part.first + entry.done
         entry.done += 1
         held.in_flight_batches -= 1
         held.trained_batches += 1
-        last = held.trained[-1] if held.trained else None
-        if last is not None and (last.epoch, last.first + last.count, last.base_cycle) == (
-            entry.slice.epoch, batch, base_cycle,
-        ):  # fmt: skip
-            last.count += 1
-        else:
-            held.trained.append(Trained(entry.slice.epoch, batch, 1, base_cycle))
+        if held.trained:
+            last = held.trained[-1]
+            if last.first + last.count == batch and last.base_cycle == base_cycle and last.epoch == part.epoch:
+                last.count += 1
+                return
+        held.trained.append(Trained(part.epoch, batch, 1, base_cycle))
 
     def void_step(self, rank: int, entry: InFlight) -> None:
         """A step whose basis was refused: the batch returns, untrained as far as the book knows (C-8)."""

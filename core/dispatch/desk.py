@@ -16,7 +16,7 @@ from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, Thr
 from ..phases import PeerPhase, RunPhase
 from ..values import state
 from .pool import Pool
-from .shares import shares, split_returned
+from .shares import Share, shares, split_returned
 from .window import final_window
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class Desk:
             return
         if co.config.is_progressive:
             self.wake()
-        elif self.dispatched_epoch < epoch and co.voters:
+        elif self.dispatched_epoch < epoch and self._attached():
             self.dispatch_epoch(epoch)
 
     def dispatch_epoch(self, epoch: int) -> None:
@@ -284,15 +284,21 @@ class Desk:
             self.wake()
         self.dispatched_epoch = epoch
 
-    def _shares(self, total: int) -> list[tuple[int, int, int]]:
-        co = self.co
+    def _attached(self) -> list[int]:
+        """Voters that can be sent a plan (N-10)."""
+        return [rank for rank in self.co.voters if self.co.peers[rank].attached]
+
+    def _shares(self, total: int) -> list[Share]:
+        """D-17. A rank that has never been measured counts as the slowest one: read as 0 ms it would get it all."""
+        co, voters = self.co, self._attached()
         ratios, ms = None, None
         if co.config.partition_ratios is not None:
             given = co.config.partition_ratios
-            ratios = {rank: given[rank] if rank < len(given) else given[-1] for rank in co.voters}
+            ratios = {rank: given[rank] if rank < len(given) else given[-1] for rank in voters}
         elif co.config.policy != "sync" and co.balancer.calibrated:
-            ms = {rank: co.balancer.ms(rank) for rank in co.voters}
-        return shares(total, co.voters, ratios=ratios, ms=ms)
+            slowest = max(co.balancer.ms(rank) for rank in voters)
+            ms = {rank: co.balancer.ms(rank) or slowest for rank in voters}
+        return shares(total, voters, ratios=ratios, ms=ms)
 
     def _start(self, rank: int, epoch: int, first: int, count: int) -> None:
         peer = self.co.peers[rank]
@@ -312,7 +318,7 @@ class Desk:
         if co.config.is_progressive:
             self.wake()
             return
-        voters = [rank for rank in co.voters if co.peers[rank].attached]
+        voters = self._attached()
         for epoch in sorted(co.book.pools):
             pool = co.book.pools[epoch]
             if not pool.free or not voters:
@@ -322,23 +328,17 @@ class Desk:
 
     # --- lead limit ----------------------------------------------------------------------------------------------
 
-    def limit_lead(self) -> None:
-        """G-8: park who is more than D steps ahead of the slowest rank that still has work."""
-        co, limit = self.co, self.co.config.max_batch_diff
-        if limit is None:
-            return
-        working = [co.peers[rank].steps for rank in co.voters if not self.quiesced(rank)]
-        if not working:
-            return
-        low = min(working)
+    def limit_lead(self) -> bool:
+        """G-8: park who is more than D steps ahead of the slowest rank that still has work. Whether anyone was."""
+        co, parked = self.co, False
+        release = co.cycle.number if co.cycle.pending else co.cycle.number + 1
         for rank in co.voters:
             peer = co.peers[rank]
-            if peer.steps > low + limit and co.book.holdings(rank).plans and peer.throttled is None:
-                pending = co.cycle.pending
-                peer.throttled = ThrottleReason.LEAD
-                co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - low, "limit": limit}))
-                co.send(peer, Throttle, cycle=co.cycle.number if pending else co.cycle.number + 1,
-                        reason=ThrottleReason.LEAD)  # fmt: skip
+            if peer.steps > co.park_above and peer.throttled is None and co.book.holdings(rank).plans:
+                parked, peer.throttled = True, ThrottleReason.LEAD
+                co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - co.low}))
+                co.send(peer, Throttle, cycle=release, reason=ThrottleReason.LEAD)
+        return parked
 
     def facts(self) -> dict[str, Any]:
         """Pools and the pinned window, for a dump (O-8)."""

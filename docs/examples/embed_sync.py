@@ -188,8 +188,8 @@ class Averager:
             case fx.AbortRound() | fx.CloseRound():
                 self.round = None
 
-    def turn(self, now: float) -> bool:
-        """Reduce once everybody's number is here. The coordinator hears of it before any rank does (R-2)."""
+    def reduce(self, now: float) -> bool:
+        """Average once everybody's number is here. The coordinator hears of it before any rank does (R-2)."""
         if self.round is None:
             return False
         members = [rank for rank, _, _ in self.round.members if rank not in self.gone]
@@ -278,7 +278,7 @@ def main(kill: bool) -> None:
             ranks.pop().die()
         drivers = [hub.driver, *(rank.driver for rank in ranks)]
         moved = [driver.turn(now) for driver in drivers]
-        if any(moved) or hub.averager.turn(now):
+        if any(moved) or hub.averager.reduce(now):
             continue
         due = [at for driver in drivers if (at := driver.machine.poll_timeout()) is not None]
         now = min(due + [rank.step_ends for rank in ranks if rank.training])

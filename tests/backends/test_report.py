@@ -157,7 +157,8 @@ def test_loss_is_a_mean_over_batches_not_over_cycles_or_ranks() -> None:
 
 def test_figures_of_a_run() -> None:
     """All in the units of their names."""
-    found = figures(recording({"event": "Evaluated", "t": 14.0, "accuracy": 0.9}), batch_size=4, target_loss=0.6, window=4)
+    evaluated = {"event": "Evaluated", "t": 14.0, "accuracy": 0.9}
+    found = figures(recording(evaluated), batch_size=4, target_loss=0.6, window=4)
     assert found == Figures(
         name="cadence", seconds=4.0, seconds_to_target=4.0, samples_per_second=8.0, cycles=2,
         waited={0: pytest.approx(0.25), 1: 0.0}, accuracy=0.9,

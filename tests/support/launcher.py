@@ -1,4 +1,4 @@
-"""`paceline ...` as a child process, for tests that look at its output, send it signals and count what is left of it."""
+"""`paceline ...` as a child process, for tests that read its output, send it signals and count what is left of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GONE_S = 20.0
 
 
 class Command:
-    """One run of the command. Both outputs are read in threads; `said` is everything so far, in the order of arrival."""
+    """One run of the command. Both outputs are read in threads; `said` is everything that `until` has seen."""
 
     def __init__(self, *arguments: str, cwd: Path, **environment: str) -> None:
         plain = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}

@@ -1,4 +1,4 @@
-"""A user's script for `paceline run`, whose ranks misbehave as they are told: `python unruly_script.py [MISDEED=RANK] ...`.
+"""A user's script whose ranks misbehave as they are told: `paceline run --ranks 2 unruly_script.py [MISDEED=RANK] ...`.
 
 A misdeed is `import`, `raise`, `kill`, `hang` or `late`: fail before there is a session, raise, die of SIGKILL or hang
 in the tenth step, raise after the training. `epochs=N` makes the run longer.
@@ -32,9 +32,8 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     dataset = TensorDataset(inputs, (inputs.sum(1) > 0).long())
     session = paceline.Session(model, optimizer, dataset, batch_size=8, epochs=int(told.get("epochs", "4")))
-    me, steps = str(session.rank), 0
-    for batch in session:
-        steps += 1
+    me = str(session.rank)
+    for steps, batch in enumerate(session, 1):
         if steps == WHEN and who.get("raise") in (me, "all"):
             raise ValueError("boom [not markup]")
         if steps == WHEN and me == who.get("kill"):

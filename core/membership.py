@@ -1,0 +1,218 @@
+"""Who belongs to the run: admission, the ways to leave it, and when too few are left (protocol sections 11.1 to 11.3).
+
+An incarnation ends once (I19), and whatever says so first counts (M-17). Its end is a chain in one pass: nothing waits
+for it any more, its contribution is told from its unfinished work, and what it held goes back to the pool. A failed
+send is not such an end. It only says that this link is done for: what the message had reserved is undone, nothing more
+is sent, and the rank stays a voter until its link or its silence tells that it is gone (N-10).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import TYPE_CHECKING
+
+from . import messages as m
+from .door import refusal
+from .effects import Admit, Alert, CloseLink, Emit, Refuse, RemoveFromRound
+from .events import HelloReceived, LinkLost, ProcessExited, SendFailed
+from .peer import Lost, Peer
+from .phases import PeerPhase, RunPhase
+from .schema import dataset_length
+from .values import value
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+
+__all__ = [
+    "Sentence",
+    "buried",
+    "bury",
+    "check_recoverable",
+    "departed",
+    "knock",
+    "link_ended",
+    "send_failed",
+    "undo_send",
+]  # fmt: skip
+
+
+@value
+class Sentence:
+    """Why a run cannot go on (M-21, C-18, D-12)."""
+
+    reason: m.SaveReason
+    text: str
+
+
+# --- in --------------------------------------------------------------------------------------------------------------
+
+
+def knock(co: Coordinator, event: HelloReceived) -> None:
+    """A Hello: refused before anything changes (M-5), or given a seat and a new record (M-7)."""
+    reject = refusal(co, event.hello)
+    if reject is not None:
+        co.emit(Refuse(event.link, reject))
+        co.emit(Emit("Refused", {"who": event.hello.host, "why": reject.text}))
+        return
+    hello = event.hello
+    co.config = co.config.resolved(hello.wishes)
+    co.schema, co.schema_hash, co.dataset = hello.schema, hello.schema_hash, hello.dataset_signature
+    rank = hello.wanted_rank
+    if rank is None:
+        rank = next(r for r in range(len(co.peers) + 1) if r not in co.peers or not co.peers[r].alive)
+    old = co.peers.get(rank)
+    peer = Peer(co, rank, 1 if old is None else old.incarnation + 1, host=hello.host)
+    peer.last_seen = peer.last_progress = co.now
+    co.peers[rank] = peer
+    co.seats = sorted({*co.seats, rank})
+    co.alive = sorted([*co.alive, rank])
+    heapq.heappush(co.liveness, (co.now + co.config.staleness_s, rank, peer.incarnation))
+    world = co.config.target_ranks or max(len(co.seats), co.config.min_ranks)
+    welcome = m.Welcome(
+        rank=rank, incarnation=peer.incarnation, generation=co.generation, status=m.WelcomeStatus.FORMING,
+        control_seq=0, report_seq=0, config=co.config.welcome(dataset_length(hello.dataset_signature), world),
+    )  # fmt: skip
+    co.emit(Admit(event.link, rank, peer.incarnation, welcome))
+    co.emit(Emit("Joined", {"rank": rank, "incarnation": peer.incarnation, "host": hello.host}))
+
+
+# --- out -------------------------------------------------------------------------------------------------------------
+
+
+def link_ended(co: Coordinator, event: LinkLost | ProcessExited) -> None:
+    """M-17: link or process ended without Exiting. Of who has left or died already it is nothing."""
+    peer = _living(co, event.rank, event.incarnation)
+    if peer is None:
+        return
+    peer.attached = False
+    if isinstance(event, ProcessExited):
+        co.lose(event.rank, f"its process ended with status {event.exit_code}")
+    else:
+        co.lose(event.rank, event.cause or "its link was lost")
+
+
+def send_failed(co: Coordinator, event: SendFailed) -> None:
+    """N-10, C-14: undo what the message had reserved; nothing is sent on this link again."""
+    rank, incarnation, number = event.token
+    peer = _living(co, rank, incarnation)
+    if peer is None:
+        return
+    peer.attached = False
+    co.lost_sends += 1
+    undo_send(co, peer, number)
+    co.emit(Emit("SendFailed", {"rank": rank, "message": number}))
+    if not (co.run.shutdown_issued or co.save_issued):
+        co.emit(Alert("send_failed", f"rank {rank}", "a message could not be sent", critical=True))
+
+
+def undo_send(co: Coordinator, peer: Peer, number: int) -> None:
+    """Roll back the plan reserved under a message number, if there is one (D-14)."""
+    plan_id = peer.tokens.pop(number, None)
+    if plan_id is not None:
+        co.desk.rollback(peer.rank, plan_id)
+
+
+def bury(co: Coordinator) -> None:
+    """Step 4 of the pass: reported deaths first, then staleness, exceeded strictly (M-17, M-18)."""
+    while co.liveness and co.liveness[0][0] < co.now:
+        _, rank, incarnation = heapq.heappop(co.liveness)
+        peer = _living(co, rank, incarnation)
+        if peer is None:
+            continue
+        due = peer.last_seen + co.config.staleness_s
+        if due < co.now:
+            co.lose(rank, f"silent for {co.now - peer.last_seen:.1f} s")
+        else:
+            heapq.heappush(co.liveness, (due, rank, incarnation))
+    lost, co.lost = co.lost, []
+    for rank, incarnation, cause in lost:
+        peer = co.peers[rank]
+        if peer.incarnation == incarnation:
+            co.peer_engine.fire(peer, "Lost", Lost(cause))
+
+
+def departed(co: Coordinator, peer: Peer, reason: str) -> None:
+    """M-8: no alert and no death; its steps since the last merge are trained again by others."""
+    co.emit(Emit("Left", {"rank": peer.rank, "reason": reason, "unmerged": peer.steps}))
+    _remove(co, peer)
+    if not (co.run.shutdown_issued or co.save_issued):
+        _declare(co, peer)
+    co.balancer.forget(peer.rank)
+    co.emit(CloseLink(peer.rank, peer.incarnation, "left"))
+
+
+def buried(co: Coordinator, peer: Peer, cause: str) -> None:
+    """M-18: the chain of a death, for one rank."""
+    co.emit(Emit("Died", {"rank": peer.rank, "incarnation": peer.incarnation, "cause": cause}))
+    if not (co.run.shutdown_issued or co.save_issued):
+        co.emit(Alert("rank_lost", f"rank {peer.rank}", cause, critical=True))
+    co.deaths += 1
+    _remove(co, peer)
+    _declare(co, peer)
+    co.balancer.forget(peer.rank)
+    co.emit(CloseLink(peer.rank, peer.incarnation, cause))
+    co.run.dead(peer)
+
+
+def check_recoverable(co: Coordinator) -> None:
+    """M-21, in this order, from Training on until a shutdown is issued; while forming M-4 and M-6 decide."""
+    sentence, co.condemned = co.condemned, None
+    if co.run.phase == RunPhase.FORMING:
+        if sentence is not None:
+            co.run.fail(sentence.text)
+        return
+    if co.run.phase != RunPhase.TRAINING or co.save_issued or co.run.shutdown_issued:
+        return
+    sentence = sentence or _too_few(co)
+    if sentence is not None:
+        co.cycle_engine.fire(co.cycle, "Unrecoverable", sentence)
+
+
+def _too_few(co: Coordinator) -> Sentence | None:
+    limit = co.config.max_failure
+    if isinstance(limit, float):
+        limit = math.ceil(limit * len(co.seats))
+    empty = sum(1 for rank in co.seats if co.peers[rank].phase == PeerPhase.DEAD)
+    if limit is not None and empty >= limit:
+        return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} ranks died, max_failure is {limit}")
+    if not co.voters:
+        return Sentence(m.SaveReason.ALL_RANKS_LOST, "no rank is left to go on with")
+    if co.alive_count < co.config.min_ranks:
+        text = f"{co.alive_count} ranks are left, min_ranks is {co.config.min_ranks}"
+        return Sentence(m.SaveReason.SINGLE_SURVIVOR, text)
+    return None
+
+
+def _living(co: Coordinator, rank: int, incarnation: int) -> Peer | None:
+    peer = co.peers.get(rank)
+    return peer if peer is not None and peer.incarnation == incarnation and peer.alive else None
+
+
+def _declare(co: Coordinator, peer: Peer) -> None:
+    """M-18.7: averager clients and watchers free what waits for it."""
+    for rank in co.alive:
+        co.send(co.peers[rank], m.DeclareDead, dead_rank=peer.rank, dead_incarnation=peer.incarnation)
+
+
+def _remove(co: Coordinator, peer: Peer) -> None:
+    """M-18.3 to 5: no longer alive, nothing is waited for, what it holds returns. Limbo comes before the forfeit."""
+    rank, cycle = peer.rank, co.cycle
+    owing = cycle.owes(rank)
+    co.alive = [r for r in co.alive if r != rank]
+    co.voters = [r for r in co.voters if r != rank]
+    if cycle.pending and rank in cycle.participants:
+        co.emit(RemoveFromRound(cycle.key, rank))
+        reduced = cycle.reduced
+        known_out = reduced is not None and rank not in reduced.accepted
+        if peer.shipped and not known_out:
+            co.book.into_limbo(rank, peer.shipped)
+        cycle.member_gone(rank, owing)
+    returned = co.book.forfeit(rank)
+    peer.tokens.clear()
+    peer.steps = 0
+    peer.attached = False
+    co.returned = True
+    if returned:
+        co.emit(Emit("Returned", {"rank": rank, "batches": returned, "replayed": co.book.replayed}))
+    co.desk.refresh_window()

@@ -1,0 +1,204 @@
+"""The command line: one line and a documented exit code for whatever is wrong (docs/reference/exit-codes.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline.backends import cli
+from paceline.backends.console import Board, Display
+from paceline.backends.launch import Kill
+from paceline.core.errors import ConfigError, PacelineError, StallError
+from paceline.core.tables import TABLES
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A script that is there, for commands that fail for another reason before they start it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("PACELINE_DEBUG", "PACELINE_TOKEN", "PACELINE_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "train.py").write_text("raise SystemExit(99)\n")
+    return "train.py"
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit code of `paceline WORDS`."""
+    monkeypatch.setattr(sys, "argv", ["paceline", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+BAD = [
+    (["run", "--ranks", "0", "train.py"], "--ranks 0 is not allowed: a run needs at least one rank"),
+    (["run", "--ranks", "two", "train.py"], "'two' is not a valid integer"),
+    (["run", "train.py"], "missing option '--ranks'"),
+    (["run", "--ranks", "2"], "missing argument 'SCRIPT'"),
+    (["run", "--ranks", "2", "nowhere.py"], "there is no script 'nowhere.py'"),
+    (["run", "--ranks", "2", "--policy", "bold", "train.py"], "policy = 'bold' is not allowed: choose one of sync"),
+    (["run", "--ranks", "2", "--policy", "async", "--averager", "collective", "train.py"], "averager = 'collective'"),
+    (["run", "--ranks", "2", "--slow", "1x3", "train.py"], "--slow '1x3' is not allowed: write RANK:FACTOR"),
+    (["run", "--ranks", "2", "--slow", "2:3", "train.py"], "there is no rank 2, the ranks are 0 to 1"),
+    (["run", "--ranks", "2", "--slow", "1:0.5", "train.py"], "--slow '1:0.5' is not allowed: a factor below 1"),
+    (["run", "--ranks", "2", "--kill", "1-4s", "train.py"], "--kill '1-4s' is not allowed: write RANK@SECONDSs"),
+    (["run", "--ranks", "2", "--set", "anchor", "train.py"], "--set 'anchor' is not allowed: write KNOB=VALUE"),
+    (["run", "--ranks", "2", "--set", "ancor=3", "train.py"], "there is no knob 'ancor'"),
+    (["run", "--ranks", "2", "--epochs", "-1", "train.py"], "num_epochs = -1 is not allowed"),
+    (["demo", "--seeds", "0"], "--seeds 0 is not allowed: give 1 or more"),
+    (["demo", "--epochs", "0"], "--epochs 0 is not allowed"),
+    (["demo", "--kill", "2@4s"], "there is no rank 2"),
+    (["join", "tcp://127.0.0.1:1", "train.py"], "PACELINE_TOKEN is not set"),
+    (["join", "--slow", "0", "tcp://127.0.0.1:1", "train.py"], "--slow 0.0 is not allowed"),
+    (["join", "--rank", "-1", "tcp://127.0.0.1:1", "train.py"], "--rank -1 is not allowed"),
+    (["coordinate", "--ranks", "0"], "--ranks 0 is not allowed"),
+    (["explain-table", "chair"], "there is no table 'chair'; the tables are worker, peer, cycle, run"),
+    (["race"], "no such command 'race'"),
+    (["--fast"], "no such option"),
+]
+
+
+@pytest.mark.parametrize(("words", "text"), BAD, ids=lambda value: value if isinstance(value, str) else None)
+def test_what_is_not_allowed_is_one_line_and_exit_code_2(
+    words: list[str], text: str, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Section 15 and V-3: the line names the knob, the value and what to do; nothing is started."""
+    assert call(monkeypatch, *words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("paceline: ") and err.count("\n") == 1
+    assert text in err
+
+
+@pytest.mark.parametrize("error", [StallError("nobody\nis left"), PacelineError("hm")])
+def test_an_error_of_the_package_has_the_exit_code_of_its_class(
+    error: PacelineError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However deep trio's groups have buried it, and on one line even if its text has two."""
+    def fail(**_: object) -> None:
+        raise ExceptionGroup("", [RuntimeError("other"), ExceptionGroup("", [error])])
+
+    monkeypatch.setattr(cli.lint_tables, "callback", fail)
+    monkeypatch.delenv("PACELINE_DEBUG", raising=False)
+    assert call(monkeypatch, "lint-tables") == error.exit_code
+    assert capsys.readouterr().err == f"paceline: {' '.join(str(error).split())}\n"
+
+
+def test_what_nobody_expected_is_exit_code_1_and_a_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback appears with --debug only."""
+    def fail(**_: object) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(cli.lint_tables, "callback", fail)
+    monkeypatch.setenv("PACELINE_DEBUG", "0")
+    assert call(monkeypatch, "lint-tables") == 1
+    assert capsys.readouterr().err == "paceline: ZeroDivisionError: by nothing; this is a bug, please report it\n"
+    assert call(monkeypatch, "--debug", "lint-tables") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the package states it."""
+    assert call(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"paceline {paceline.__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody who only types the name wants to know what there is; a script that does so by mistake must notice."""
+    assert call(monkeypatch) == 2
+    assert "paceline demo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["demo", "run", "coordinate", "join", "explain-table", "lint-tables"])
+def test_every_command_has_a_help_page(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the name that a user types, and every option explained."""
+    assert call(monkeypatch, name, "--help") == 0
+    assert f"Usage: paceline {name}" in capsys.readouterr().out
+    assert all(getattr(option, "help", "-") for option in cli.cli.commands[name].params)
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_a_table_is_printed_cell_by_cell(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every phase has its paragraph."""
+    assert call(monkeypatch, "explain-table", name) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(any(line.split(" ")[0] == phase.name for line in lines) for phase in TABLES[name].phases)
+
+
+def test_the_tables_are_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`make check` relies on this exit code."""
+    assert call(monkeypatch, "lint-tables") == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_finding_in_a_table_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each."""
+    monkeypatch.setattr("paceline.core.lint.lint", lambda table, _: [f"{table.name}: is odd"])
+    assert call(monkeypatch, "lint-tables") == 1
+    assert capsys.readouterr().out.splitlines() == [f"{name}: is odd" for name in TABLES]
+
+
+def test_slow_and_kill_are_read() -> None:
+    """Whole and fractional, with and without the unit."""
+    assert cli.parse_slow(["1:3", "0:1.5"], 2) == {1: 3.0, 0: 1.5}
+    assert cli.parse_kill(["1@4s", "0@0.5"], 2) == [Kill(1, 4.0), Kill(0, 0.5)]
+    with pytest.raises(ConfigError):
+        cli.parse_slow(["1:inf"], 2)
+
+
+def test_the_help_loads_neither_torch_nor_trio() -> None:
+    """It answers at once, and in an installation without the extras."""
+    code = "import sys, paceline.backends.cli; sys.exit(bool({'torch', 'trio', 'rich'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False, env={**os.environ}).returncode == 0
+
+
+# --- what is seen of a run -------------------------------------------------------------------------------------
+
+
+STATUS = {
+    "event": "Status", "t": 12.0, "cycle": 3, "run_phase": "training", "epoch": 1, "merged": 20, "total": 80,
+    "ranks": [{"rank": 0, "steps": 30, "per_s": 12.5, "state": "training", "loss": 0.25}],
+}  # fmt: skip
+
+
+def test_the_board_is_one_line_where_there_is_no_terminal() -> None:
+    """All that the live display shows: time, share, cycle, loss, and each rank."""
+    board = Board("cadence")
+    board.feed({"event": "PhaseChanged", "t": 10.0, "run_phase": "training"})
+    board.feed({"event": "Cycle", "t": 11.0, "cycle": 3, "loss": {"0": 0.5, "1": None}})
+    board.feed(STATUS)
+    assert board.line() == "cadence:   2.0 s,  25 % merged, cycle 3; loss 0.500; rank 0 training, 30 steps, 12/s"
+
+
+@pytest.mark.parametrize(("record", "told"), [
+    ({"event": "Died", "rank": 1, "cause": "EOF"}, "rank 1 died (EOF); the others train what it had not merged"),
+    ({"event": "Refused", "who": "host [a]", "why": "token"}, "refused host [a]: token"),
+    ({"event": "Alert", "kind": "refused", "path": "rank 1", "text": "non-finite"}, "rank 1: non-finite"),
+    ({"event": "Alert", "kind": "rank_lost", "path": "rank 1", "text": "EOF"}, None),
+    ({"event": "EpochEnd", "epoch": 1}, None),
+])  # fmt: skip
+def test_a_person_is_told_once_what_matters(record: dict[str, object], told: str | None) -> None:
+    """O-2: a death is an event and an alert, and one line."""
+    assert Board().feed(record) == told
+
+
+def test_output_of_ranks_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the rank in front, to the stream it was written to; brackets are no markup."""
+    with Display() as display:
+        display.line(0, "loss [bold]0.5[/bold] :smile:", error=False)
+        display.line(1, "oh [red]no", error=True)
+    out, err = capsys.readouterr()
+    assert out == "[rank 0] loss [bold]0.5[/bold] :smile:\n"
+    assert err == "[rank 1] oh [red]no\n"

@@ -1,0 +1,118 @@
+"""Coordinator and workers joined: whatever the order of things and whatever breaks, every run ends well.
+
+The checks themselves are in `support/ghost.py`, named by invariant, and run after every event.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.cohort import Cohort, Fault
+
+FAULTS = ("kill", "cut", "freeze", "poison", "abort", "leave", "stop")
+SCHEDULES = st.lists(st.integers(0, 11), max_size=400)
+
+
+@st.composite
+def knobs(draw: st.DrawFn) -> dict[str, Any]:
+    """Runs of every policy, from data smaller than the cohort to several epochs."""
+    policy = draw(st.sampled_from(["cadence", "sync", "async", "unprogressive"]))
+    made: dict[str, Any] = {
+        "policy": "cadence" if policy == "unprogressive" else policy,
+        "ranks": draw(st.integers(1, 4)),
+        "num_epochs": draw(st.integers(0, 3)),
+        "batch_size": draw(st.integers(1, 3)),
+        "drop_last": draw(st.booleans()),
+        "max_batch_diff": draw(st.sampled_from([None, None, 0, 1, 3])),
+    }
+    if policy == "unprogressive":
+        made["progressive"] = False
+    if policy != "sync":
+        made["anchor"] = draw(st.integers(1, 4))
+    made["samples"] = draw(st.integers(made["batch_size"], 60))
+    splits = draw(st.sampled_from([1, 1, 2, 3]))
+    made["epoch_splits"] = splits if made["samples"] // splits >= made["batch_size"] else 1
+    return made
+
+
+def faults(kinds: tuple[str, ...] = FAULTS, most: int = 3) -> st.SearchStrategy[list[Fault]]:
+    """A few faults, early enough to hit a run of a few hundred actions."""
+    return st.lists(
+        st.builds(Fault, when=st.integers(0, 200), kind=st.sampled_from(kinds), rank=st.integers(0, 3),
+                  lose=st.integers(0, 3)),
+        max_size=most,
+    )  # fmt: skip
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), SCHEDULES, faults())
+def test_every_run_ends_with_nothing_lost_and_nothing_merged_twice(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """I38, I42, I44, and after every event I1, I2, I4 to I13, I16, I19, I41, I43, I45."""
+    Cohort(**made).run(schedule, struck)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), SCHEDULES)
+def test_a_run_without_faults_covers_everything(made: dict[str, Any], schedule: list[int]) -> None:
+    """I28, I30, I54: for any counts, lead limit and speeds all picks of all epochs are covered."""
+    cohort = Cohort(**made)
+    cohort.run(schedule)
+
+    assert cohort.finish is not None and cohort.finish.status == "ok"
+    assert not cohort.co.violations and not cohort.co.refused
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), SCHEDULES, faults(("kill", "cut"), most=2))
+def test_a_run_survives_the_loss_of_some_ranks(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """I30: what the dead held is trained by the others, as long as one is left."""
+    made["ranks"] = 3
+    cohort = Cohort(**made)
+    cohort.run(schedule, struck)
+
+    assert cohort.finish is not None and cohort.finish.status == "ok"
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), st.lists(st.integers(0, 11), max_size=120), faults())
+def test_both_engines_give_the_same_effects(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """The tables mean the same on `transitions` as compiled: equal effects, in content and order (I25)."""
+    made["samples"] = min(made["samples"], 12 * made["batch_size"])
+    made["num_epochs"] = min(made["num_epochs"], 1)
+    runs = [Cohort(engine=engine, **made) for engine in ("compiled", "transitions")]
+    for cohort in runs:
+        cohort.run(schedule, struck)
+
+    assert runs[0].effects == runs[1].effects
+    assert runs[0].co.snapshot() == runs[1].co.snapshot()
+    for rank, node in runs[0].nodes.items():
+        assert node.orders == runs[1].nodes[rank].orders
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), SCHEDULES, faults())
+def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+    """C-4: a coordinator that takes the whole pass after every event gives the same effects."""
+    quick, thorough = Cohort(**made), _Thorough(**made)
+    for cohort in (quick, thorough):
+        cohort.run(schedule, struck)
+
+    assert quick.effects == thorough.effects
+
+
+class _Thorough(Cohort):
+    """Asks for the whole pass each time."""
+
+    def feed(self, event: Any) -> None:
+        if self.co.run.phase:  # once it is training; while it forms the pass is always whole
+            self.co.urgent = True
+        super().feed(event)

@@ -1,0 +1,312 @@
+"""Every message in every state of the worker, as the matrix of protocol section 5 has it, and every row of its table.
+
+A case says what the rank was like before, what came, which state it is in afterwards, and which orders it gave: the
+names of the orders, and of the reports behind `Reporting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from paceline.core import effects as fx
+from paceline.core import events as ev
+from paceline.core import messages as m
+from paceline.core.engine import untaken
+from paceline.core.errors import LocalProtocolError
+from paceline.core.phases import WorkerPhase
+from paceline.core.tables import WORKER, engine_for
+
+from support.rank import NEXT, PLAN, Rank
+
+J, W, T, P, D, S = (
+    WorkerPhase.JOINING, WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED, WorkerPhase.DRAINING,
+    WorkerPhase.STOPPED,
+)  # fmt: skip
+LIVE = (J, W, T, P)
+UP = (*LIVE, D)
+VIOLATED = ("Stop",)
+BYE = ("Exiting",)
+
+
+@attrs.frozen
+class Case:
+    """See the module. `before` brings the rank of that phase into a more special situation."""
+
+    phase: WorkerPhase
+    what: str
+    come: Callable[[Rank], list[Any]]
+    after: WorkerPhase
+    orders: tuple[str, ...] = ()
+    policy: str = "cadence"
+    before: Callable[[Rank], object] = lambda rank: None
+    settings: dict[str, Any] = attrs.field(factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.phase.name.lower()}-{self.what}".replace(" ", "_")
+
+
+def names(orders: list[Any]) -> tuple[str, ...]:
+    """What the rank did, in words."""
+    return tuple(type(o.report if isinstance(o, fx.Reporting) else o).__name__ for o in orders)
+
+
+def say(kind: type, **fields: Any) -> Callable[[Rank], list[Any]]:
+    """The coordinator sends a message."""
+    return lambda rank: rank.control(kind, **fields)
+
+
+def tell(event: Any) -> Callable[[Rank], list[Any]]:
+    """The training process or the driver says something."""
+    return lambda rank: rank.feed(event)
+
+
+def seq(*steps: Callable[[Rank], object]) -> Callable[[Rank], object]:
+    """One after the other."""
+
+    def run(rank: Rank) -> None:
+        for step in steps:
+            step(rank)
+
+    return run
+
+
+def shipped(cycle: int = 1) -> Callable[[Rank], object]:
+    """The rank has the consensus of a cycle staged."""
+    return seq(lambda r: r.request(cycle), lambda r: r.copied(cycle), lambda r: r.staged(cycle))
+
+
+def each(phases: tuple[WorkerPhase, ...], what: str, come: Callable[[Rank], list[Any]], orders: tuple[str, ...] = (),
+         after: WorkerPhase | None = None, **more: Any) -> list[Case]:  # fmt: skip
+    """The same case in several phases; without `after` the phase stays."""
+    return [Case(p, what, come, p if after is None else after, orders, **more) for p in phases]
+
+
+REQUEST = say(m.RequestParams, cycle=1, attempt=0, observer=False)
+THROTTLE = say(m.Throttle, cycle=1, reason=m.ThrottleReason.BARRIER)
+START = say(m.StartEpoch, cycle=0, plan=NEXT)
+EXTEND = say(m.ExtendPartition, cycle=0, extends=7, plan=NEXT)
+SAVE = say(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.GRACEFUL, saver=1, stem="x")
+SAVE_OTHERS = say(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.GRACEFUL, saver=0, stem="x")
+SAVE_NOWHERE = say(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.GRACEFUL, saver=1)
+SHUTDOWN = say(m.Shutdown, reason=m.SaveReason.GRACEFUL)
+SAVED = tell(ev.ActionDone("save", 3, 0, 1.0))
+FENCED = tell(ev.Received(m.Fenced(generation=1, incarnation=2, cycle=3, why="stale")))
+FENCED_OWN = tell(ev.Received(m.Fenced(generation=1, incarnation=1, cycle=3, why="stale")))
+STEP = tell(ev.StepDone(samples=2, batch_ms=1.0, data_ms=0.0))
+BROKEN = tell(ev.RoundBroken(1, 0, "torn", True))
+SYNC_NOW = say(m.SyncNow, cycle=1, attempt=0, session_id=1, version=1, global_step=0)
+EVALUATE = say(m.ExecuteEvalCallback, schedule_id=1, epoch=0, target_rank=1, version=0, on_consensus=True)
+CHECKPOINT = say(m.Checkpoint, decision_id=1, version=0, target_rank=1)
+CHECKPOINT_OTHER = say(m.Checkpoint, decision_id=1, version=0, target_rank=0)
+BUNDLE = say(m.SaveConsensusModel, decision_id=1, version=0, target_rank=1, cycle=1)
+BUNDLE_OTHER = say(m.SaveConsensusModel, decision_id=1, version=0, target_rank=0, cycle=1)
+NEW_SESSION = say(m.NewSession, session_id=1, uid=b"u", new_rank=0, new_world_size=1, members=((1, 1),), state_from=0,
+                  attempt=0)  # fmt: skip
+NOTICES: list[tuple[str, Callable[[Rank], list[Any]], tuple[str, ...]]] = [
+    ("SetGlobalStep", say(m.SetGlobalStep, version=0, global_step=4), ()),
+    ("SetGlobalStep of another version", say(m.SetGlobalStep, version=9, global_step=4), ()),
+    ("SetEpochCallbackRole", say(m.SetEpochCallbackRole, holder=1), ()),
+    ("EpochAggregated", say(m.EpochAggregated, epoch=0, metrics={}), ("Publish",)),
+    ("EvalBroadcast", say(m.EvalBroadcast, schedule_id=1, epoch=0, version=0), ("Publish",)),
+    ("StageAdvisory", say(m.StageAdvisory, counts=(1,), segments=()), ("Stage",)),
+    ("DeclareDead", say(m.DeclareDead, dead_rank=0, dead_incarnation=1), ()),
+    ("Beacon", say(m.Beacon, run_phase=1, cycle_phase=0, cycle=0), ()),
+    ("RequestSessionId", say(m.RequestSessionId, session_id=1), ("Publish",)),
+    ("NewSession", NEW_SESSION, ("Publish",)),
+    ("RequestState", say(m.RequestState, transfer_id=1, joiner_rank=2, joiner_incarnation=1), ("Publish",)),
+    ("ExecuteEvalCallback", EVALUATE, ()),
+    ("Fenced naming the own life", FENCED_OWN, ()),
+    ("LinkUp", tell(ev.LinkUp()), ()),
+]
+
+CASES: list[Case] = [
+    *(case for what, come, orders in NOTICES for case in each(UP, what, come, orders)),
+    # RequestParams (W-10, W-11)
+    *each((J, D), "RequestParams", REQUEST, ("TakeSnapshot",)),
+    *each((W, T), "RequestParams holds the rank", REQUEST, ("Park", "TakeSnapshot")[::-1], P),
+    *each((P,), "RequestParams", REQUEST, ("TakeSnapshot",)),
+    *each((W, T), "RequestParams under async", REQUEST, ("TakeSnapshot",), policy="async"),
+    *each((W,), "RequestParams of a finished cycle", say(m.RequestParams, cycle=0, attempt=0, observer=False)),
+    *each((W,), "the nudge before the copy", REQUEST, (), P, before=REQUEST),
+    *each((P,), "the nudge after the copy", REQUEST, ("SnapshotReady",),
+          before=seq(REQUEST, lambda r: r.copied(1))),
+    *each((P,), "the nudge after the ack", REQUEST, ("SnapshotReady", "SyncAck"), before=shipped()),
+    *each((P,), "a later attempt", say(m.RequestParams, cycle=1, attempt=1, observer=False), ("TakeSnapshot",),
+          before=shipped()),
+    *each((P,), "an earlier attempt", REQUEST, (),
+          before=say(m.RequestParams, cycle=1, attempt=1, observer=False)),
+    # Update (W-12)
+    *each((J,), "Update without a consensus", lambda r: r.update(0, outcome=m.Outcome.OBSERVER), VIOLATED, S),
+    *each((J,), "Update", lambda r: r.update(0, outcome=m.Outcome.OBSERVER), ("Adopt",), W,
+          before=seq(lambda r: r.request(0, observer=True), lambda r: r.copied(0), lambda r: r.staged(0))),
+    *each((J,), "Update with a plan", lambda r: r.update(0, outcome=m.Outcome.OBSERVER, plan=PLAN),
+          ("Adopt", "Train"), T,
+          before=seq(lambda r: r.request(0, observer=True), lambda r: r.copied(0), lambda r: r.staged(0))),
+    *each((W,), "Update after a hold", lambda r: r.update(1), ("Adopt", "Unpark"), W, before=shipped()),
+    *each((W,), "Update under async", lambda r: r.update(1), ("Adopt",), before=shipped(), policy="async"),
+    *each((P,), "Update with a plan to go on with", lambda r: r.update(1), ("Adopt", "Unpark"), T, before=shipped()),
+    *each((T,), "Update under async", lambda r: r.update(1), ("Adopt",), before=shipped(), policy="async"),
+    *each((P,), "Update of an older cycle than the throttle", lambda r: r.update(1), ("Adopt",), before=seq(
+        lambda r: r.request(1), lambda r: r.copied(1), lambda r: r.request(2), lambda r: r.copied(2),
+        lambda r: r.staged(2), lambda r: setattr(r.worker, "staged", attrs.evolve(r.worker.staged, cycle=1)))),
+    *each((W,), "Update of a finished cycle", lambda r: r.update(0, outcome=m.Outcome.UNREALIZED)),
+    *each((P,), "Update of other steps", lambda r: r.update(1, merged=5), VIOLATED, S, before=shipped()),
+    *each((D,), "Update without a consensus", lambda r: r.update(1)),
+    *each((D,), "Update", lambda r: r.update(1), ("Adopt",), before=shipped()),
+    # plans (W-15, W-16)
+    *each((J,), "StartEpoch", START, VIOLATED, S),
+    *each((W,), "StartEpoch", START, ("Train",), T),
+    *each((T, P), "StartEpoch goes to the mailbox", START),
+    *each((T, P), "StartEpoch overwrites the mailbox", START, ("Publish",), before=START),
+    *each((D,), "StartEpoch", START),
+    *each((W, T, P), "StartEpoch from the future", say(m.StartEpoch, cycle=1, plan=NEXT), VIOLATED, S),
+    *each((J,), "ExtendPartition", EXTEND, VIOLATED, S),
+    *each((W,), "ExtendPartition starts as a plan", EXTEND, ("Train",), T),
+    *each((T,), "ExtendPartition is appended", EXTEND, ("Extend",)),
+    *each((P,), "ExtendPartition is appended", EXTEND, ("Extend",)),
+    *each((T, P), "ExtendPartition of an ended plan", say(m.ExtendPartition, cycle=0, extends=3, plan=NEXT)),
+    *each((T, P), "ExtendPartition of the mailbox", say(m.ExtendPartition, cycle=0, extends=8, plan=attrs.evolve(
+        NEXT, plan_id=9)), before=START),
+    *each((W, T, P), "ExtendPartition from the future", say(m.ExtendPartition, cycle=1, extends=7, plan=NEXT),
+          VIOLATED, S),
+    *each((D,), "ExtendPartition", EXTEND),
+    # throttle (W-17)
+    *each((J, D, P), "Throttle", THROTTLE),
+    *each((W, T), "Throttle", THROTTLE, ("Park",), P),
+    *each((W, T, P), "Throttle of a finished cycle", say(m.Throttle, cycle=0, reason=m.ThrottleReason.LEAD)),
+    # targeted (W-18, I24)
+    *each((J,), "Checkpoint", CHECKPOINT),
+    *each((W, T, P, D), "Checkpoint", CHECKPOINT, ("CheckpointResult",)),
+    *each((W, T, P, D), "Checkpoint of another", CHECKPOINT_OTHER),
+    *each((W, T, P, D), "SaveConsensusModel", BUNDLE, ("Publish",)),
+    *each(UP, "SaveConsensusModel of another", BUNDLE_OTHER),
+    *each(LIVE, "SyncNow without a collective averager", SYNC_NOW, ("RoundFailed",)),
+    *each((D,), "SyncNow", SYNC_NOW),
+    # the training process
+    *each((T,), "StepDone", STEP, ("Batch",)),
+    *each((D, S), "StepDone that a stop overtook", STEP),
+    *each((T,), "ChunkDone", lambda r: r.end(7), ("Metrics",), W),
+    *each((T,), "ChunkDone with a full mailbox", lambda r: r.end(7), ("Metrics", "Train"), before=START),
+    *each((T,), "ChunkDone before an extension was read", lambda r: r.end(7), ("Metrics", "Train"), before=EXTEND),
+    *each((D, S), "ChunkDone that a stop overtook", lambda r: r.end(7)),
+    *each(UP, "DrainPoint", tell(ev.DrainPoint())),
+    *each(UP, "SnapshotTaken of nothing asked for", lambda r: r.copied(5)),
+    *each((P,), "SnapshotTaken", lambda r: r.copied(1), ("SnapshotReady",), before=REQUEST),
+    *each(UP, "ConsensusStaged of nothing asked for", lambda r: r.staged(5)),
+    *each((P,), "ConsensusStaged", lambda r: r.staged(1), ("SyncAck",), before=seq(REQUEST, lambda r: r.copied(1))),
+    *each((P,), "ConsensusStaged before the copy is reported", lambda r: r.staged(1), (), before=REQUEST),
+    *each(UP, "RoundBroken", BROKEN, ("RoundFailed",)),
+    *each((W, T, P, D), "RoundBroken of a finished cycle", tell(ev.RoundBroken(0, 0, "torn", True))),
+    *each((S,), "RoundBroken", BROKEN),
+    # ends (W-19 to W-24, W-28)
+    *each((J,), "ShutdownWithSave", SAVE, ("Exiting", "Stop"), S),
+    *each((W, D), "ShutdownWithSave", SAVE, ("Save",), D),
+    *each((T,), "ShutdownWithSave", SAVE, ("AbandonPlan", "Save"), D),
+    *each((P,), "ShutdownWithSave", SAVE, ("AbandonPlan", "Unpark", "Save"), D),
+    *each((W, D), "ShutdownWithSave without a path", SAVE_NOWHERE, ("Exiting", "Stop"), S),
+    *each((T,), "ShutdownWithSave without a path", SAVE_NOWHERE, ("Exiting", "AbandonPlan", "Stop"), S),
+    *each((D,), "ShutdownWithSave again", SAVE, (), before=SAVE),
+    *each((D,), "ShutdownWithSave that names this rank now", SAVE, ("Save",), before=SAVE_OTHERS),
+    *each((J, W), "Shutdown", SHUTDOWN, ("Exiting", "Stop"), S),
+    *each((T,), "Shutdown", SHUTDOWN, ("Exiting", "AbandonPlan", "Stop"), S),
+    *each((P,), "Shutdown", SHUTDOWN, ("Exiting", "AbandonPlan", "Unpark", "Stop"), S),
+    *each((D,), "Shutdown", SHUTDOWN, ("Stop",), S),
+    *each((D,), "Shutdown while saving", SHUTDOWN, (), before=SAVE),
+    *each((D,), "the save is done", SAVED, ("CheckpointResult", "Exiting", "Stop"), S, before=SAVE),
+    *each((D,), "the first of two saves is done", SAVED, (), before=seq(SAVE_OTHERS, SAVE)),
+    *each(UP, "ActionDone that nobody waits for", SAVED),
+    *each((J, W), "Fenced", FENCED, ("Stop",), S),
+    *each((T,), "Fenced", FENCED, ("AbandonPlan", "Stop"), S),
+    *each((P,), "Fenced", FENCED, ("AbandonPlan", "Unpark", "Stop"), S),
+    *each((D,), "Fenced", FENCED, ("Stop",), S),
+    *each((J, W), "link lost", tell(ev.LinkLost(cause="reset")), ("Stop",), S),
+    *each((T,), "link lost", tell(ev.LinkLost(cause="reset")), ("AbandonPlan", "Stop"), S),
+    *each((P,), "link lost", tell(ev.LinkLost(cause="reset")), ("AbandonPlan", "Unpark", "Stop"), S),
+    *each((T,), "link lost with a path", tell(ev.LinkLost(cause="reset")), ("AbandonPlan", "Save", "Stop"), S,
+          settings={"save_path": "runs"}),
+    *each((D,), "link lost", tell(ev.LinkLost(cause="reset")), ("Stop",), S),
+    *each((D,), "link lost while saving", tell(ev.LinkLost(cause="reset")), (), before=SAVE),
+    *each((J, W), "lane closed", tell(ev.LaneClosed()), ("Stop",), S),
+    *each((T,), "lane closed", tell(ev.LaneClosed()), ("AbandonPlan", "Stop"), S),
+    *each((P,), "lane closed", tell(ev.LaneClosed()), ("AbandonPlan", "Unpark", "Stop"), S),
+    *each((D,), "lane closed", tell(ev.LaneClosed()), ("Stop",), S),
+    *each((D,), "lane closed while saving", tell(ev.LaneClosed()), (), before=SAVE),
+    *each((J, W), "LeaveRequested", tell(ev.LeaveRequested()), BYE, D),
+    *each((T,), "LeaveRequested", tell(ev.LeaveRequested()), ("AbandonPlan", "Exiting"), D),
+    *each((P,), "LeaveRequested", tell(ev.LeaveRequested()), ("AbandonPlan", "Unpark", "Exiting"), D),
+    *each((D, S), "LeaveRequested", tell(ev.LeaveRequested())),
+    *each((J, W, D), "TrainingFailed", tell(ev.TrainingFailed("oom")), ("Stop",), S),
+    *each((T,), "TrainingFailed", tell(ev.TrainingFailed("oom")), ("AbandonPlan", "Stop"), S),
+    *each((S,), "TrainingFailed", tell(ev.TrainingFailed("oom"))),
+    *each((D,), "the grace is over", tell(ev.Tick()), ("Heartbeat", "Stop"), S, settings={"leave_grace_s": 5.0},
+          before=lambda r: setattr(r, "now", 5.0)),
+    *each((S,), "anything of the coordinator", START),
+]
+
+
+def run(case: Case) -> tuple[Rank, list[Any]]:
+    """Bring the case about."""
+    rank = Rank(case.phase, case.policy, **case.settings)
+    case.before(rank)
+    return rank, case.come(rank)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_message_by_state(case: Case) -> None:
+    """Section 5, the matrix: the state afterwards and the orders, in order."""
+    rank, orders = run(case)
+
+    assert (rank.worker.phase, names(orders)) == (case.after, case.orders)
+
+
+@pytest.mark.parametrize("event", ["StepDone", "ChunkDone"])
+@pytest.mark.parametrize("phase", [J, W, P], ids=lambda p: p.name)
+def test_a_training_process_that_trains_without_a_plan_is_told(phase: WorkerPhase, event: str) -> None:
+    """W-2, W-4: local misuse raises, and the state is as it was."""
+    rank = Rank(phase)
+    before = rank.worker.snapshot()
+
+    with pytest.raises(LocalProtocolError):
+        rank.step() if event == "StepDone" else rank.end(7)
+    assert rank.worker.snapshot() == before
+
+
+def test_the_end_of_a_plan_that_is_not_in_hand_is_told() -> None:
+    """W-16: the machine judges which plans ended."""
+    with pytest.raises(LocalProtocolError):
+        Rank(T).end(3)
+
+
+def _rare() -> None:
+    for phase in (J, W, P):
+        for event in (lambda r: r.step(), lambda r: r.end(7)):
+            with pytest.raises(LocalProtocolError):
+                event(Rank(phase))
+    with pytest.raises(LocalProtocolError):
+        Rank(T).end(3)
+    for phase in UP:
+        rank = Rank(phase)
+        rank.now = 40.0
+        rank.feed(ev.Tick())
+    engine_for("worker").fire(Rank(W).worker, "GraceOver", None)
+    for name in WORKER.events:
+        engine_for("worker").fire(Rank(S).worker, name, None)
+
+
+def test_every_row_of_the_worker_table_is_taken() -> None:
+    """Architecture 8.1: no row without a test that takes it."""
+    engine = engine_for("worker")
+    engine.taken = {}
+    try:
+        for case in CASES:
+            run(case)
+        _rare()
+        missing = untaken(WORKER, engine.taken)
+    finally:
+        engine.taken = None
+
+    assert [(row.source, row.event, row.guards) for row in missing] == []
