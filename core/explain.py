@@ -40,9 +40,7 @@ class Reason:
 def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     """Reasons for one rank, or for all that is not moving."""
     if co.run.phase == RunPhase.FORMING:
-        until = co.run.opened_at + co.config.scaled(co.config.join_timeout_s)
-        what = f"forming: {co.alive_count} ranks here, {co.config.target_ranks or co.config.min_ranks} wanted"
-        return [_reason("E19", None, what, "M-4", co.run.opened_at, until, ())]
+        return [_forming(co)]
     if co.run.phase == RunPhase.SHUTTING_DOWN:
         code, what = ("E26", f"saved and stopping: {co.run.text}") if co.save_issued else ("E25", "shutting down")
         return [_reason(code, None, what, "M-53", co.now, co.run.exit_deadline, tuple(co.alive))]
@@ -52,29 +50,61 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     return [reason for r in ranks for reason in _of_rank(co, co.peers[r])]
 
 
+def _forming(co: Coordinator) -> Reason:
+    config, run = co.config, co.run
+    if run.window_closed:
+        missing = tuple(rank for rank in co.alive if not co.peers[rank].acked)
+        until = run.closed_at + config.scaled(config.formation_s)
+        return _reason("E19", None, "forming: the initial state is on its way", "M-6", run.closed_at, until, missing)
+    what = f"forming: {co.alive_count} ranks here, {config.target_ranks or config.min_ranks} wanted"
+    until = run.opened_at + config.scaled(config.join_timeout_s)
+    return _reason("E19", None, what, "M-4", run.opened_at, until, ())
+
+
 def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
-    cycle, since = co.cycle, peer.last_progress
-    owing = tuple(r for r in cycle.participants if not co.peers[r].acked and co.peers[r].alive)
-    ceiling = max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
-    if cycle.phase == CyclePhase.PENDING and peer.rank in owing:
-        if peer.shipped is None:
-            return [_reason("E09", peer.rank, "owes its snapshot", "M-10", cycle.armed_at, ceiling, ())]
-        if cycle.reduced is None:
-            others = tuple(r for r in cycle.participants if co.peers[r].alive and co.peers[r].shipped is None)
-            return [_reason("E10", peer.rank, "uploads, or others do", "M-10", cycle.armed_at, ceiling, others)]
-        return [_reason("E12", peer.rank, "owes its acknowledgement", "M-10", cycle.armed_at, ceiling, ())]
+    rank, cycle, since = peer.rank, co.cycle, peer.last_progress
+    if not peer.attached:
+        until = peer.last_seen + co.config.staleness_s
+        return [_reason("E22", rank, "has lost its link", "N-10", peer.last_seen, until, ())]
+    if cycle.phase == CyclePhase.PENDING:
+        waits = _in_cycle(co, peer)
+        if waits is not None:
+            return [waits]
     if peer.throttled == m.ThrottleReason.LEAD:
-        return [_reason("E08", peer.rank, "is parked by the lead limit", "G-8", since, None, _short(co))]
-    if cycle.phase == CyclePhase.PENDING and co.config.barrier_paced:
-        return [_reason("E07", peer.rank, "is parked for the average", "C-11", cycle.armed_at, ceiling, owing)]
-    if co.book.holdings(peer.rank).in_flight_batches and not peer.satisfied:
+        return [_reason("E08", rank, "is parked by the lead limit", "G-8", since, None, _short(co))]
+    held = co.book.holdings(rank)
+    if held.in_flight_batches:
         code = "E02" if peer.total_steps == 0 else "E01"
-        return [_reason(code, peer.rank, f"trains: {peer.steps} of {peer.quota} steps", "G-1", since, None, ())]
-    if co.desk.quiesced(peer.rank):
-        return [_reason("E06", peer.rank, "has no work left", "G-4", since, None, _short(co))]
-    if co.desk.left(peer.rank) == 0:
-        return [_reason("E03", peer.rank, "has used its budget of this window", "D-5", since, None, _short(co))]
-    return []
+        what = f"trains: {peer.steps} of {peer.quota} steps"
+        return [] if peer.satisfied else [_reason(code, rank, what, "G-1", since, None, ())]
+    if co.stopping:
+        return [_reason("E24", rank, "waits for the last average before the stop", "M-54", since, None, _short(co))]
+    if held.plans:
+        return [_reason("E05", rank, "has trained its plan, its Metrics are awaited", "D-15", since, None, (rank,))]
+    if co.desk.quiesced(rank):
+        return [_reason("E06", rank, "has no work left", "G-4", since, None, _short(co))]
+    if co.desk.left(rank) == 0:
+        return [_reason("E03", rank, "has used its budget of this window", "D-5", since, None, _short(co))]
+    return [_reason("E04", rank, "waits for the epoch to close", "D-4", since, None, _short(co))]
+
+
+def _in_cycle(co: Coordinator, peer: Peer) -> Reason | None:
+    """What a rank waits for, or owes, in a pending cycle; None if it may go on."""
+    cycle, rank = co.cycle, peer.rank
+    ceiling = max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
+    living = [r for r in cycle.participants if co.peers[r].alive]
+    if rank in living and not peer.acked:
+        if peer.shipped is None:
+            return _reason("E09", rank, "owes its snapshot", "M-10", cycle.armed_at, ceiling, (rank,))
+        if cycle.reduced is None:
+            others = tuple(r for r in living if co.peers[r].shipped is None)
+            code, what = ("E10", "waits for the snapshots of others") if others else ("E11", "waits for the averager")
+            return _reason(code, rank, what, "M-10", cycle.armed_at, ceiling, others)
+        return _reason("E12", rank, "owes its acknowledgement", "M-10", cycle.armed_at, ceiling, (rank,))
+    if co.config.barrier_paced:
+        owing = tuple(r for r in living if not co.peers[r].acked)
+        return _reason("E07", rank, "is parked for the average", "C-11", cycle.armed_at, ceiling, owing)
+    return None
 
 
 def _short(co: Coordinator) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import paceline
@@ -111,7 +112,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == f"paceline {paceline.__version__}\n"
 
 
-def test_without_a_command_the_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_there_is_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Somebody who only types the name wants to know what there is; a script that does so by mistake must notice."""
     assert call(monkeypatch) == 2
     assert "paceline demo" in capsys.readouterr().err
@@ -124,7 +125,7 @@ def test_every_command_has_a_help_page(
     """With the name that a user types, and every option explained."""
     assert call(monkeypatch, name, "--help") == 0
     assert f"Usage: paceline {name}" in capsys.readouterr().out
-    assert all(getattr(option, "help", "-") for option in cli.cli.commands[name].params)
+    assert all(option.help for option in cli.cli.commands[name].params if isinstance(option, click.Option))
 
 
 @pytest.mark.parametrize("name", list(TABLES))
@@ -143,7 +144,7 @@ def test_the_tables_are_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert capsys.readouterr().out == ""
 
 
-def test_a_finding_in_a_table_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finding_in_a_table_is_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One line each."""
     monkeypatch.setattr("paceline.core.lint.lint", lambda table, _: [f"{table.name}: is odd"])
     assert call(monkeypatch, "lint-tables") == 1

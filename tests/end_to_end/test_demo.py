@@ -21,8 +21,8 @@ def test_the_demo_compares_four_runs_and_leaves_its_files(tmp_path: Path) -> Non
     assert command.err == []
     said = "\n".join(command.out)
     assert "split seed 1797" in said and "training seeds 0" in said
-    table = [line for line in command.out if line.startswith((" fast rank alone ", " lock-step ", " cadence ", " async "))]
-    assert [line.split()[0] for line in table] == ["fast", "lock-step", "cadence", "async"]
+    rows = (" fast rank alone ", " lock-step ", " cadence ", " async ")
+    assert [line.split()[0] for line in command.out if line.startswith(rows)] == [row.split()[0] for row in rows]
     assert "samples lost 0, merged twice 0, replayed 0" in command.out
     assert any(line.startswith("At a cadence the two ranks trained the 2,816 samples in ") for line in command.out)
 

@@ -229,6 +229,8 @@ class Cohort:
                 actions.append(("report", rank))
             if node.alive and node.down:
                 actions.append(("control", rank))
+            if node.alive and node.worker.inbox and node.worker.phase == WorkerPhase.TRAINING:
+                actions.append(("drain", rank))
             if node.alive and node.trainer.orders and node.trainer.stopped is None:
                 actions.append(("order", rank))
         if self.failed:
@@ -304,6 +306,9 @@ class Cohort:
         self.tell(node, ev.LaneClosed() if message is None else ev.Received(message))
         if merged and worker.committed == message.cycle and not worker.inbox:
             assert worker.position >= before, "I43: the schedule position fell at a merged Update"
+
+    def _do_drain(self, rank: int) -> None:
+        self.tell(self.nodes[rank], ev.DrainPoint())
 
     def _do_order(self, rank: int) -> None:
         node = self.nodes[rank]

@@ -49,7 +49,7 @@ class Hand:
         for link in range(ranks):
             self.feed(ev.HelloReceived(link, hello(self.samples)))
 
-    def say(self, rank: int, kind: type[m.Report], *, gap: int = 0, **fields: Any) -> list[Any]:
+    def say(self, rank: int, report: type[m.Report], /, *, gap: int = 0, **fields: Any) -> list[Any]:
         """One report of a rank, with its next number (plus `gap`)."""
         number = self.sequence.get(rank, 0) + 1 + gap
         stamp = {"run_id": self.co.config.run_id, "generation": 1, "rank": rank,
@@ -58,7 +58,7 @@ class Hand:
         stamp.update(fields)
         if stamp["incarnation"] == self.co.peers[rank].incarnation and stamp["run_id"] == self.co.config.run_id:
             self.sequence[rank] = number
-        return self.feed(ev.Received(kind(**stamp)))
+        return self.feed(ev.Received(report(**stamp)))
 
     def tick(self, seconds: float) -> list[Any]:
         """Let time pass as a healthy driver does: with a tick at every deadline, and heartbeats of all ranks."""

@@ -49,7 +49,7 @@ class Rank:
         self.orders += orders
         return orders
 
-    def control(self, kind: type, *, gap: int = 0, serve: bool = True, **fields: Any) -> list[Any]:
+    def control(self, kind: type, /, *, gap: int = 0, serve: bool = True, **fields: Any) -> list[Any]:
         """One message of the coordinator, with its next number; `serve` lets the rank come to a drain point."""
         stamp: dict[str, Any] = {"run_id": RUN, "generation": 1, "rank": 1, "incarnation": 1}
         self.number += 1 + gap

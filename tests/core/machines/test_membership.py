@@ -18,12 +18,12 @@ from paceline.core.errors import LocalProtocolError
 from paceline.core.phases import PeerPhase, RunPhase
 from paceline.core.schema import EntryClass, Schema, SchemaEntry, dataset_signature
 
-from support.cohort import SCHEMA, hello
+from support.cohort import hello
 from support.hand import Hand, alerts, messages, named, pending
 
 OTHER = Schema(entries=(SchemaEntry(name="w", cls=EntryClass.PARAM, shape=(3,), dtype="float32"),))
 
-# --- the door (M-5, M-7) ----------------------------------------------------------------------------------------------
+# --- the door (M-5, M-7) ---------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[dict[str, Any], m.RejectCode, str]] = [
     ({"protocol": 9}, m.RejectCode.PROTOCOL, "9"),
@@ -90,7 +90,7 @@ def test_a_seat_that_died_while_forming_is_given_again_as_another_incarnation() 
     assert [e for e in effects if isinstance(e, fx.SendFenced)]
 
 
-# --- a send that failed (N-10, C-14, C-22, I5) --------------------------------------------------------------------------
+# --- a send that failed (N-10, C-14, C-22, I5) -----------------------------------------------------------------------
 
 
 def _state(hand: Hand, rank: int) -> tuple[Any, ...]:
@@ -169,7 +169,7 @@ def test_any_set_of_failed_updates_leaves_the_others_served(failing: set[int]) -
     assert hand.co.cycle.version == 2 and hand.co.voters == [r for r in range(4) if r not in failing]
 
 
-# --- deaths and departures (M-8, M-17, M-18) ----------------------------------------------------------------------------
+# --- deaths and departures (M-8, M-17, M-18) -------------------------------------------------------------------------
 
 
 def test_a_death_in_the_order_of_the_chain() -> None:
@@ -232,7 +232,7 @@ def test_beacons_leave_every_second_in_every_phase() -> None:
         assert len(messages(effects, m.Beacon, 0)) == 10
 
 
-# --- too few left (M-21) ------------------------------------------------------------------------------------------------
+# --- too few left (M-21) ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_when_a_run_cannot_go_on(knobs: dict[str, Any], deaths: int, reason: m.S
     assert hand.co.save_issued and hand.co.run.save is not None and hand.co.run.save.reason == reason
 
 
-# --- what no rank sends (N-7, I22) --------------------------------------------------------------------------------------
+# --- what no rank sends (N-7, I22) -----------------------------------------------------------------------------------
 
 
 def test_a_hole_in_the_lane_ends_that_session_only() -> None:
@@ -317,7 +317,7 @@ def test_whatever_one_rank_sends_only_that_rank_suffers(data: st.DataObject) -> 
     assert hand.co.peers[1].alive
 
 
-# --- local misuse --------------------------------------------------------------------------------------------------------
+# --- local misuse ----------------------------------------------------------------------------------------------------
 
 
 def test_local_misuse_raises_and_changes_nothing() -> None:
@@ -359,4 +359,4 @@ def test_handle_does_not_nest() -> None:
 def test_a_coordinator_that_is_asked_first_knows_its_next_deadline() -> None:
     """I40: the deadline is set from the beginning."""
     co = Coordinator(Config(batch_size=1, num_epochs=1), now=3.0)
-    assert co.poll_timeout() == 3.0 and co.run.phase == RunPhase.FORMING and SCHEMA is not OTHER
+    assert co.poll_timeout() == 3.0 and co.run.phase == RunPhase.FORMING
