@@ -26,7 +26,7 @@ COLUMN = 2.0
 """Width of a lane's column: about what a screen can show."""
 CLOSE_S = 0.6
 """Length of the close look."""
-LETTER = 7.0
+LETTER = 6.4
 """Width to allow for a letter of 12 pixels, since the viewer's font is not known."""
 TICKS = 8
 """Most marks on an axis."""
@@ -95,7 +95,7 @@ def _losses(recordings: Sequence[Recording], labels: Mapping[str, str], time: _S
     values = [loss for curve in curves.values() for _, loss in curve if loss > 0] + [target]
     low, high = math.log10(min(values) * 0.8), math.log10(max(values) * 1.25)
     level = _Scale(low, high, LOSS_TOP + LOSS_HEIGHT, LOSS_TOP)
-    parts = _heading(LOSS_TOP - 16, "Training loss", "mean over an epoch's worth of merged batches")
+    parts = _heading(LOSS_TOP - 16, "Training loss", "mean over an epoch of merged batches")
     for value in _log_ticks(low, high):
         y = level(math.log10(value))
         parts += [_line(LEFT, y, RIGHT, y, GRID), _text(LEFT - 8, y + 4, f"{value:g}", anchor="end", fill=FAINT)]

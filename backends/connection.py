@@ -24,6 +24,7 @@ from ..core.messages import Hello, Reject, Welcome
 from ..core.schema import Schema
 from ..core.worker import Worker, WorkerSettings
 from ..transports.api import Channel, Credentials
+from ..transports.groups import first_error
 from ..transports.rank_driver import RankDriver
 from ..transports.registry import find_transport
 from ..transports.tcp import TcpTransport
@@ -102,6 +103,8 @@ class Connection:
         self.link: StarLink
         self._answered = threading.Event()
         self._error: BaseException | None = None
+        self._scope = trio.CancelScope()
+        self._token: trio.lowlevel.TrioToken | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
@@ -117,11 +120,26 @@ class Connection:
 
         self._thread = threading.Thread(target=body, name="paceline", daemon=True)
         self._thread.start()
-        self._answered.wait()
+        try:
+            self._answered.wait()
+        except BaseException:
+            self._give_up()  # or a seat would go to a rank that nobody trains
+            raise
         if self._error is not None:
             raise _plain(self._error)
 
+    def _give_up(self) -> None:
+        if self._token is None:
+            self._scope.cancel()
+        else:
+            self._token.run_sync_soon(self._scope.cancel)
+
     async def _live(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        with self._scope:
+            await self._talk(environment, hello, model)
+
+    async def _talk(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
         transport = find_transport(environment.url)
         if isinstance(transport, TcpTransport):
             transport.dial_total_s = environment.dial_s
@@ -198,7 +216,6 @@ def _version() -> str:
 
 
 def _plain(error: BaseException) -> BaseException:
-    """The one error inside trio's groups, if it is one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error if isinstance(error, (PacelineError, KeyboardInterrupt)) else PacelineError(f"{error!r}")
+    """The error that ended the thread, in words if it is none of ours."""
+    first = first_error(error)
+    return first if isinstance(first, (PacelineError, KeyboardInterrupt)) else PacelineError(f"{first!r}")

@@ -26,7 +26,7 @@ class Collator:
         self._device = None if device is None else torch.device(device)
 
     def __call__(self, samples: Sequence[int]) -> tuple[Any, ...]:
-        if isinstance(self._dataset, TensorDataset):
+        if type(self._dataset) is TensorDataset:  # a subclass may have a __getitem__ of its own
             index = torch.tensor(samples, dtype=torch.long)
             parts: Any = tuple(tensor[index] for tensor in self._dataset.tensors)
         elif hasattr(self._dataset, "__getitems__"):
@@ -34,10 +34,18 @@ class Collator:
         else:
             parts = default_collate([self._dataset[index] for index in samples])
         parts = tuple(parts) if isinstance(parts, (list, tuple)) else (parts,)
-        return tuple(self._move(part) for part in parts)
+        if not parts:
+            raise ConfigError("a sample of the data set is empty; it needs at least an input")
+        return parts if self._device is None else tuple(_moved(part, self._device) for part in parts)
 
-    def _move(self, part: Any) -> Any:
-        return part.to(self._device) if self._device is not None and isinstance(part, torch.Tensor) else part
+
+def _moved(part: Any, device: torch.device) -> Any:
+    """Tensors on the device, in whatever default_collate has put them."""
+    if isinstance(part, torch.Tensor):
+        return part.to(device)
+    if isinstance(part, dict):
+        return {key: _moved(inner, device) for key, inner in part.items()}
+    return [_moved(inner, device) for inner in part] if isinstance(part, (list, tuple)) else part
 
 
 def dataset_identity(dataset: Any, batch_size: int | None) -> bytes:

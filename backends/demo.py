@@ -191,7 +191,8 @@ class Demo:
         return 0
 
     def _say(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
+        # A terminal gets whole words, a file whole sentences.
+        self.console.print(text, markup=False, soft_wrap=not self.console.is_terminal)
 
 
 class _Ended(PacelineError):

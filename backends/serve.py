@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,10 +23,12 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core.config import Config
 from ..core.coordinator import Coordinator
+from ..core.errors import ConfigError
 from ..core.phases import RunPhase
 from ..core.schema import Schema
-from ..transports.api import Credentials
+from ..transports.api import Credentials, Listener
 from ..transports.driver import CoordinatorDriver
+from ..transports.groups import first_error
 from ..transports.registry import find_transport
 from .averager import Averager, find_averager
 from .star_server import StarServer
@@ -50,8 +53,11 @@ class Recorder:
         self._file: TextIO | None = None
         self._speeds: dict[int, deque[tuple[float, int]]] = {}
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = open(path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+            except OSError as error:
+                raise ConfigError(f"the run directory cannot be written: {error}") from error
 
     def observe(self, effect: Any) -> None:
         """One effect that is for people."""
@@ -69,7 +75,12 @@ class Recorder:
             "run_phase": co.run.phase.name.lower(), "event": event, **facts,
         }  # fmt: skip
         if self._look is not None:
-            self._look(line)
+            try:
+                self._look(line)
+            except Exception as error:  # whoever looks on must not end a run (N-12)
+                self._look = None
+                self.record("Alert", {"kind": "callback_failed", "path": "on_record", "critical": False,
+                                      "text": f"{type(error).__name__}: {error}; it gets no more records"})  # fmt: skip
         if self._file is not None and event != "Status":
             try:
                 self._file.write(json.dumps(line) + "\n")
@@ -126,9 +137,25 @@ async def serve(
     """Run one coordinator until its run is over; gives its `Finish`.
 
     `url` is where to listen (port 0 picks one), `ready` gets the URL to dial, `on_record` every record. With `run_dir`
-    the timeline and the consensus are written there. Raises `TransportError` if the address cannot be bound.
+    the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled as the module
+    says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
+    `InvariantError` if a bug breaks the run off.
     """
     listener = await find_transport(url).listen(url, credentials)
+    try:
+        return await _serve(config, listener, credentials, run_dir, on_record, ready)
+    finally:
+        await listener.aclose()
+
+
+async def _serve(
+    config: Config,
+    listener: Listener,
+    credentials: Credentials,
+    run_dir: Path | None,
+    on_record: Callable[[dict[str, Any]], None] | None,
+    ready: Callable[[str], None] | None,
+) -> fx.Finish:
     if run_dir is not None:
         config = attrs.evolve(config, save_path=config.save_path or str(run_dir))
     config = attrs.evolve(config, run_id=credentials.run_id)
@@ -142,7 +169,8 @@ async def serve(
     driver = CoordinatorDriver(coordinator, plane, recorder.observe)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_signals, driver)
+            if threading.current_thread() is threading.main_thread():
+                nursery.start_soon(_signals, driver)
             nursery.start_soon(_statuses, recorder)
             if ready is not None:
                 ready(listener.url)
@@ -150,8 +178,10 @@ async def serve(
             recorder.status()
             nursery.cancel_scope.cancel()
         return finish
+    except BaseExceptionGroup as group:
+        error = first_error(group)
+        raise error from error.__cause__
     finally:
-        await listener.aclose()
         recorder.close()
 
 

@@ -26,7 +26,7 @@ import torch
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.dispatch.permutation import decode, partition
-from ..core.errors import CheckpointError, ConfigError, LocalProtocolError
+from ..core.errors import CheckpointError, LocalProtocolError
 from ..core.messages import Outcome, Plan
 from ..core.worker import stop_error
 from .checkpoint import save_model, save_optimizer
@@ -113,7 +113,6 @@ class Session:
             {knob: wish for knob, wish in wishes.items() if wish is not None}, self._flat,
         )  # fmt: skip
         self._config: dict[str, Any] = dict(self._connection.welcome.config)
-        self._check_size()
         self._signals = LeaveSignals()
         self._tracer = Tracer(self._environment.trace, self.rank)
         self._chunk: _Chunk | None = None
@@ -160,7 +159,10 @@ class Session:
     # --- the loop ------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches until the run ends, all epochs."""
+        """Batches until the run ends, all epochs. Leaving the loop before its end, by `break` or an error, is the death
+        of this rank (W-24), unless `close` was called before."""
+        if self._over:
+            raise LocalProtocolError("this session is over: one loop covers all epochs; a new run takes a new Session")
         try:
             while self._stop is None:
                 if self._chunk is None or self._parked:
@@ -174,7 +176,7 @@ class Session:
                 self._given_at = time.monotonic()
                 self._data_ms = (self._given_at - asked) * 1000
                 yield batch
-                if not self._stepped:
+                if not self._stepped and self._stop is None:
                     raise LocalProtocolError("the loop went on without session.step(loss); call it once per batch")
         except BaseException as error:
             self._fail(error)
@@ -187,9 +189,9 @@ class Session:
         chunk = self._chunk
         if chunk is None or self._stepped:
             raise LocalProtocolError("session.step was called without a batch; call it once per batch of the loop")
+        value = None if loss is None else float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
         self._stepped = True
         elapsed = time.monotonic() - self._given_at
         if self._environment.slow > 1.0:
@@ -198,11 +200,16 @@ class Session:
         self._count(chunk, value, batch_ms)
 
     def close(self) -> None:
-        """Leave the run: what this rank trained since the last average is trained again by others (W-28)."""
-        if self._stop is None:
-            self._connection.driver.feed(ev.LeaveRequested())
-            self._obey_until_stopped()
-        self._tidy()
+        """Leave the run: what this rank trained since the last average is trained again by others (W-28). After the
+        end of the run it does nothing."""
+        if self._over:
+            return
+        try:
+            if self._stop is None:
+                self._connection.driver.feed(ev.LeaveRequested())
+                self._obey_until_stopped()
+        finally:
+            self._tidy()
 
     def __enter__(self) -> Session:
         return self
@@ -316,16 +323,17 @@ class Session:
         self._averaging = True
         begun = time.monotonic()
         if order.fresh:
-            if self._snapshot is not None:
-                self._flat.release(self._snapshot)
-            self._snapshot = None
+            before, self._snapshot = self._snapshot, None
             if order.state:
                 self._snapshot = self._flat.snapshot_state()
             elif not order.header_only:
                 self._snapshot = self._flat.snapshot()
-        self._connection.link.offer(order, self._snapshot)
+            if before is not None:
+                self._flat.release(before)  # not sooner: a block of it may still be on its way (R-10)
         elapsed = (time.monotonic() - begun) * 1000
+        # Reported before anything is shipped: what comes back would answer a copy that nobody has heard of (W-10).
         self._connection.driver.feed(ev.SnapshotTaken(order.cycle, order.attempt, elapsed))
+        self._connection.link.offer(order, self._snapshot)
 
     def _adopt(self, order: fx.Adopt) -> None:
         self._averaging = False
@@ -394,11 +402,3 @@ class Session:
         self._connection.join()
         self._tracer.close(self.local_step)
         self._signals.restore()
-
-    def _check_size(self) -> None:
-        """A batch size that only the coordinator knows may be too large for the data (D-2)."""
-        length, size = int(self._config["dataset_len"]), int(self._config["batch_size"])
-        if length * int(self._config["repeats"]) < size:
-            self._connection.join()
-            raise ConfigError(f"batch_size = {size} is more than the data set's {length} samples; take a smaller one")
-

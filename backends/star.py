@@ -160,6 +160,8 @@ class StarAverager:
         if current is None or stamp != (rank, incarnation, attempt) or not _names(contribution, current.opened.key):
             self.dropped[rank] += 1
             return ()
+        if rank in current.observers:
+            return ()  # it says that it is ready to receive, and ships nothing
         verdict = current.header(rank, incarnation, attempt, contribution)
         if verdict == Verdict.REFUSED and current.members[rank].counts:
             self.refusals[rank, Refusal.DUPLICATE] += 1

@@ -15,9 +15,10 @@ import trio
 from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
-from ..core.errors import RemoteProtocolError, TransportError
+from ..core.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from ..transports.api import Channel
 from ..transports.codec import decode_record, encode_record
+from ..transports.groups import first_error
 from ..transports.rank_driver import RankDriver
 from .divergence import digest, divergence
 from .flat import FlatModel, Snapshot
@@ -32,12 +33,14 @@ MAX_RESULT = 64 * 1024
 
 @attrs.define(eq=False)
 class _Attempt:
-    """One attempt of a round at this rank: what is shipped, and what comes back."""
+    """One attempt of a round at this rank: what is shipped, what comes back, and what is staged of it when all of it
+    is here."""
 
     order: fx.TakeSnapshot
     snapshot: Snapshot | None
     receiver: ConsensusReceiver
     key: m.RoundKey
+    staged: Staged | None = None
 
 
 class StarLink:
@@ -50,10 +53,10 @@ class StarLink:
         self._with_digest = with_digest
         self._lock = threading.Lock()
         self._attempt: _Attempt | None = None
+        self._unshipped: _Attempt | None = None
         self._offered = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
         self._buffer = DoubleBuffer(model.riding.nbytes)
-        self._staged: dict[int, tuple[Staged, bool]] = {}
 
     # --- training thread -----------------------------------------------------------------------------------------
 
@@ -67,15 +70,19 @@ class StarLink:
         memory = allocate(layout.nbytes) if state else self._buffer.spare()
         receiver = ConsensusReceiver(layout, memory, key, order.attempt, settings.rank, settings.incarnation)
         with self._lock:
-            self._attempt = _Attempt(order, snapshot, receiver, key)
-            self._staged.clear()
-        self._token.run_sync_soon(self._offered.set)
+            self._attempt = self._unshipped = _Attempt(order, snapshot, receiver, key)
+        try:
+            self._token.run_sync_soon(self._wake)
+        except trio.RunFinishedError:
+            return  # the link is gone, and an order to stop waits behind the one that led here
 
     def take(self, cycle: int) -> tuple[memoryview | None, bool]:
         """What was staged for a cycle: flat bytes or None (keep), and whether they are a whole state (cycle 0)."""
-        staged, state = self._staged.pop(cycle)
-        self._staged.clear()
-        return staged.flat, state
+        with self._lock:
+            attempt = self._attempt
+        if attempt is None or attempt.order.cycle != cycle or attempt.staged is None:
+            raise LocalProtocolError(f"no consensus of cycle {cycle} is staged; adopt what was acknowledged (W-12)")
+        return attempt.staged.flat, attempt.key.kind == m.RoundKind.STATE
 
     def adopted(self) -> None:
         """The consensus that `take` gave is in the model: it becomes the retained one (R-10)."""
@@ -97,14 +104,18 @@ class StarLink:
         except* TransportError:
             pass
         except* RemoteProtocolError as group:
-            self._driver.feed(ev.LinkLost(cause="; ".join(str(error) for error in group.exceptions)))
+            self._driver.feed(ev.LinkLost(cause=str(first_error(group))))
+
+    def _wake(self) -> None:
+        self._offered.set()
 
     async def _ship(self) -> None:
+        """Each attempt once, and only the newest: a second header of one attempt would tear its contribution (R-1)."""
         while True:
             await self._offered.wait()
             self._offered = trio.Event()
             with self._lock:
-                attempt = self._attempt
+                attempt, self._unshipped = self._unshipped, None
             if attempt is not None:
                 await self._ship_one(attempt)
 
@@ -151,7 +162,7 @@ class StarLink:
             if attempt is None:
                 continue
             self._take_in(attempt, block, memory)
-            if attempt is self._attempt and attempt.receiver.complete and attempt.order.cycle not in self._staged:
+            if attempt is self._attempt and attempt.receiver.complete and attempt.staged is None:
                 await self._stage(attempt)
 
     def _take_in(self, attempt: _Attempt, block: m.BulkBlock, memory: memoryview) -> None:
@@ -163,12 +174,9 @@ class StarLink:
     async def _stage(self, attempt: _Attempt) -> None:
         """Triple and digest, then SyncAck (R-16, C-18). The source of cycle 0 stages its own copy (M-6)."""
         staged = attempt.receiver.staged()
-        state = attempt.key.kind == m.RoundKind.STATE
-        own = attempt.snapshot
-        event = await trio.to_thread.run_sync(self._judge, attempt, staged, own)
-        self._staged = {attempt.order.cycle: (staged, state)}
-        if attempt is self._attempt:
-            self._driver.feed(event)
+        event = await trio.to_thread.run_sync(self._judge, attempt, staged, attempt.snapshot)
+        attempt.staged = staged  # before the machine hears of it, which may order the adoption at once
+        self._driver.feed(event)  # of an attempt that is over by now: ignored (W-11)
 
     def _judge(self, attempt: _Attempt, staged: Staged, own: Snapshot | None) -> ev.ConsensusStaged:
         flat = staged.flat

@@ -2,8 +2,11 @@
 
 `StarAverager` is the passive half and knows what may be added when. This module moves the bytes: it reads a rank's
 lane only while there is memory for its next block, reduces in a thread, lets `RoundReduced` reach the machine before
-a byte of the scatter leaves (R-2), and scatters to all receivers at once. Files are written in threads, after the
-scatter, so a slow disk delays no average (K-7).
+a byte of the scatter leaves (R-2), and scatters to all receivers at once. Files are written in threads by a task of
+their own, from the consensus as it was when they were ordered, so a slow disk delays no average (K-7).
+
+A scatter that is overtaken by another attempt, or whose receiver is gone, stops between two blocks. It is never
+cancelled: a frame that is torn would cost a healthy rank its link (N-4).
 """
 
 from __future__ import annotations
@@ -11,21 +14,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import attrs
 import trio
 
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.errors import CheckpointError, RemoteProtocolError, TransportError
-from ..core.messages import BulkBlock, Contribution, RoundKind
+from ..core.messages import BulkBlock, Contribution, RoundKey, RoundKind
 from ..core.schema import Schema
 from ..transports.api import Channel
 from ..transports.codec import decode_record, encode_record
 from ..transports.driver import CoordinatorDriver
-from .averager import Averager
+from .averager import Averager, RoundEvent
 from .checkpoint import save_flat
 from .layout import header_block
 
@@ -33,6 +39,31 @@ __all__ = ["StarServer"]
 
 MAX_HEADER = 64 * 1024
 """Most bytes of a contribution header: it is a small map, and memory is given before it is read (N-25)."""
+
+
+PROGRESS_S = 1.0
+"""Least time between two reports of progress of one rank (R-11)."""
+PROGRESS_BYTES = 1 << 20
+"""Least growth between two reports of progress, but for the end of a contribution (R-11)."""
+
+
+@attrs.frozen
+class _Told:
+    """The last progress of a rank that the coordinator was told."""
+
+    key: RoundKey
+    bytes: int
+    at: float
+
+
+@attrs.frozen(eq=False)
+class _Bundle:
+    """Files to write: the consensus of the instant of the order, held for its writer, and the record about it."""
+
+    order: fx.SaveConsensus
+    record: dict[str, Any] | None
+    flat: memoryview | None
+    held: ExitStack
 
 
 class StarServer:
@@ -44,20 +75,22 @@ class StarServer:
         self._averager: Averager | None = None
         self._channels: dict[int, tuple[int, Channel]] = {}
         self._changed = trio.Event()
-        self._scopes: dict[int, trio.CancelScope] = {}
         self._announced: dict[int, tuple[int, int]] = {}
-        self._saves: list[fx.SaveConsensus | fx.WriteMeta] = []
+        self._told: dict[int, _Told] = {}
+        self._bundles: deque[_Bundle] = deque()
+        self._record: dict[str, Any] | None = None
         self._driver: CoordinatorDriver | None = None
         self._busy = False
         self._deferred: list[Any] = []
-        self._meta: dict[str, Any] | None = None
 
     # --- orders --------------------------------------------------------------------------------------------------
 
     def perform(self, effect: Any) -> None:
         """See `DataPlane.perform`."""
-        if isinstance(effect, (fx.SaveConsensus, fx.WriteMeta)):
-            self._saves.append(effect)
+        if isinstance(effect, fx.WriteMeta):
+            self._record = effect.record  # goes into place last, once the file it names is there (K-8)
+        elif isinstance(effect, fx.SaveConsensus):
+            self._bundles.append(self._bundle(effect))
         elif self._busy:
             self._deferred.append(effect)  # a reduce in its thread owns the averager
         else:
@@ -67,17 +100,12 @@ class StarServer:
     def _round(self, effect: Any) -> None:
         averager = self._built()
         if isinstance(effect, fx.OpenRound):
-            self._stop_scatter()
             averager.open(effect)
         elif isinstance(effect, fx.AdmitContribution):
             self._post(averager.admit(effect))
         elif isinstance(effect, fx.RemoveFromRound):
-            scope = self._scopes.pop(effect.rank, None)
-            if scope is not None:
-                scope.cancel()
             self._post(averager.remove(effect))
         elif isinstance(effect, fx.AbortRound):
-            self._stop_scatter()
             averager.abort(effect)
         elif isinstance(effect, fx.CloseRound):
             averager.close(effect)
@@ -89,26 +117,34 @@ class StarServer:
             self._averager = self._make(schema)
         return self._averager
 
-    def _post(self, events: tuple[Any, ...]) -> None:
+    def _post(self, events: tuple[RoundEvent, ...]) -> None:
         if self._driver is not None:
             for event in events:
-                self._driver.post(event)
+                if not isinstance(event, ev.RoundProgress) or self._worth_telling(event):
+                    self._driver.post(event)
         self._notify()
+
+    def _worth_telling(self, event: ev.RoundProgress) -> bool:
+        """R-11: an averager tells every block, the coordinator wants to hear of a rank once a second at most."""
+        now, told = trio.current_time(), self._told.get(event.rank)
+        if told is not None:
+            known = told.bytes if told.key == event.key else 0
+            grown = event.complete or event.bytes - known >= PROGRESS_BYTES
+            if not grown or now < told.at + PROGRESS_S:
+                return False
+        self._told[event.rank] = _Told(event.key, event.bytes, now)
+        return True
 
     def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
-
-    def _stop_scatter(self) -> None:
-        for scope in self._scopes.values():
-            scope.cancel()
-        self._scopes.clear()
 
     # --- lanes in ------------------------------------------------------------------------------------------------
 
     async def serve(self, rank: int, incarnation: int, channel: Channel) -> None:
         """Read the contributions of one incarnation until its lane ends."""
         self._channels[rank] = (incarnation, channel)
+        self._announced.pop(rank, None)
         try:
             while True:
                 while self._busy or (self._averager is not None and not self._averager.ready_for(rank)):
@@ -135,6 +171,8 @@ class StarServer:
             return memory
 
         block = await channel.receive_bulk(place)
+        while self._busy:  # a reduce in its thread owns the averager
+            await self._changed.wait()
         averager = self._averager
         if averager is None:
             return
@@ -143,92 +181,120 @@ class StarServer:
             self._announced[rank] = (contribution.cycle, contribution.attempt)
             self._post(averager.on_header(rank, incarnation, block.attempt, contribution))
         else:
-            while self._busy:  # a reduce in its thread owns the averager
-                await self._changed.wait()
             self._post(averager.on_block(block))
 
     # --- reduce and scatter --------------------------------------------------------------------------------------
 
     async def run(self, driver: CoordinatorDriver) -> None:
-        """Reduce when everything is in, scatter, write files when nothing else is to be done."""
+        """Reduce when everything is in, scatter, and write files beside it."""
         self._driver = driver
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_files, driver)
             while True:
                 if self._averager is not None and self._averager.collected:
                     await self._reduce(self._averager, driver, nursery)
-                elif self._saves:
-                    await self._save(self._saves.pop(0))
                 else:
                     await self._changed.wait()
 
     async def _reduce(self, averager: Averager, driver: CoordinatorDriver, nursery: trio.Nursery) -> None:
         self._busy = True
-        try:
-            event = await trio.to_thread.run_sync(averager.reduce)
-        finally:
-            self._busy = False
-            deferred, self._deferred = self._deferred, []
-            for effect in deferred:
-                self._round(effect)
-            self._notify()
+        event = await trio.to_thread.run_sync(averager.reduce)
+        self._busy = False
+        deferred, self._deferred = self._deferred, []
+        for effect in deferred:
+            self._round(effect)
+        self._notify()
         await driver.settle(event)
         if isinstance(event, ev.RoundReduced):
             for rank in averager.receivers(event.key, event.attempt):
-                self._scopes[rank] = trio.CancelScope()
-                nursery.start_soon(self._scatter, averager, rank, event, self._scopes[rank])
+                nursery.start_soon(self._scatter, averager, rank, event)
 
-    async def _scatter(self, averager: Averager, rank: int, event: ev.RoundReduced, scope: trio.CancelScope) -> None:
+    async def _scatter(self, averager: Averager, rank: int, event: ev.RoundReduced) -> None:
         """Send one receiver its result. A lane that ends is told by the control lane; here it is nothing new."""
-        incarnation, channel = self._channels.get(rank, (0, None))
-        with scope:
-            # A member has shipped, an observer has not: what it is sent before it has prepared this attempt it would
-            # have to drop. Its header says that it has (R-9).
-            while self._announced.get(rank) != (event.key.cycle, event.attempt):
-                await self._changed.wait()
-            if channel is None or scope.cancel_called or rank not in averager.receivers(event.key, event.attempt):
+
+        def wanted() -> bool:
+            return rank in averager.receivers(event.key, event.attempt)
+
+        # A member has shipped, an observer has not: what it is sent before it has prepared this attempt it would
+        # have to drop. Its header says that it has (R-9).
+        while self._announced.get(rank) != (event.key.cycle, event.attempt):
+            if not wanted():
                 return
-            result, blocks = averager.scatter(rank)
-            data = memoryview(encode_record(result))
-            head = header_block(event.key, event.attempt, rank, incarnation, len(data))
+            await self._changed.wait()
+        if not wanted():
+            return
+        incarnation, channel = self._channels[rank]
+        result, blocks = averager.scatter(rank)
+        data = memoryview(encode_record(result))
+        head = header_block(event.key, event.attempt, rank, incarnation, len(data))
+        with ExitStack() as held:
+            if blocks:
+                held.enter_context(averager.reading())  # the last block may leave after the next consensus is made
             try:
                 await channel.send_bulk(head, data)
                 for block, body in blocks:
+                    if not wanted():
+                        return
                     await channel.send_bulk(block, body)
             except TransportError:
                 return
-        averager.on_scattered(rank)
+        if wanted():
+            averager.on_scattered(rank)
 
     # --- files ---------------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Write what is still to be written."""
-        while self._saves:
-            await self._save(self._saves.pop(0))
+        """Wait until every file that was ordered is written."""
+        while self._bundles:
+            await self._changed.wait()
 
-    async def _save(self, order: fx.SaveConsensus | fx.WriteMeta) -> None:
-        if isinstance(order, fx.WriteMeta):
-            self._meta = order.record  # the record goes into place last, once the file it names is there (K-8)
-            return
-        error: str | None = None
-        with trio.CancelScope(shield=True):
-            try:
-                await trio.to_thread.run_sync(self._write, order)
-            except (CheckpointError, OSError) as failure:
-                error = str(failure)
-        if self._driver is not None:
-            self._driver.post(ev.ConsensusSaved(order.decision_id, order.version, error))
+    def _bundle(self, order: fx.SaveConsensus) -> _Bundle:
+        """What lies in the averager now is what the order means; the next average may be under way."""
+        held, flat = ExitStack(), None
+        if self._averager is not None and self._averager.consensus is not None:
+            flat = held.enter_context(self._averager.reading())
+        record, self._record = self._record, None
+        return _Bundle(order, record, flat, held)
 
-    def _write(self, order: fx.SaveConsensus) -> None:
-        averager, schema = self._averager, self._schema()
-        if averager is None or schema is None or averager.consensus is None:
+    async def _write_files(self, driver: CoordinatorDriver) -> None:
+        while True:
+            while not self._bundles:
+                await self._changed.wait()
+            bundle = self._bundles[0]
+            order = bundle.order
+            path = Path(f"{order.stem}.safetensors")
+            with bundle.held, trio.CancelScope(shield=True):
+                error = await _attempt(self._write_consensus, path, bundle)
+                driver.post(ev.ConsensusSaved(order.decision_id, order.version, error))
+                if bundle.record is not None and error is None:
+                    error = await _attempt(_write_record, path, bundle)
+                    driver.post(ev.MetaWritten(order.decision_id, order.version, error))
+            self._bundles.popleft()
+            self._notify()
+
+    def _write_consensus(self, path: Path, bundle: _Bundle) -> None:
+        schema = self._schema()
+        if schema is None or bundle.flat is None:
             raise CheckpointError("there is no consensus to write yet")
-        path = Path(f"{order.stem}.safetensors")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with averager.reading() as flat:
-            save_flat(path, schema, flat, {"version": str(order.version), "averager": "star"})
-        if self._meta is not None:
-            record = {**self._meta, "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}}
-            _replace(Path(f"{order.stem}.meta.json"), json.dumps(record, indent=1, sort_keys=True))
+        save_flat(path, schema, bundle.flat, {"version": str(bundle.order.version), "averager": "star"})
+
+
+async def _attempt(write: Callable[[Path, _Bundle], None], path: Path, bundle: _Bundle) -> str | None:
+    """Write in a thread; gives the error in words, or None."""
+    try:
+        await trio.to_thread.run_sync(write, path, bundle)
+    except (CheckpointError, OSError) as failure:
+        return str(failure)
+    return None
+
+
+def _write_record(path: Path, bundle: _Bundle) -> None:
+    """The record of a bundle, with the hash of the file it names (K-6, K-8)."""
+    with open(path, "rb") as file:
+        name = hashlib.file_digest(file, "sha256").hexdigest()
+    record = {**(bundle.record or {}), "files": {path.name: name}}
+    _replace(path.with_suffix(".meta.json"), json.dumps(record, indent=1, sort_keys=True))
 
 
 def _replace(path: Path, text: str) -> None:

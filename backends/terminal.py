@@ -31,9 +31,7 @@ def say_errors_in_one_line() -> None:
             before(kind, error, traceback)
             return
         print(f"paceline: {error}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(error.exit_code)  # an excepthook cannot change the status in any other way
+        sys.exit(error.exit_code)  # from an excepthook this sets the status, and what others left to atexit still runs
 
     hook.says_paceline = True  # type: ignore[attr-defined]
     sys.excepthook = hook
@@ -63,7 +61,9 @@ class LeaveSignals:
             os.write(2, f"{NOTICE}\n".encode())
 
     def restore(self) -> None:
-        """Put back the handlers that were there."""
+        """Put back the handlers that were there; from another thread nothing can be put back."""
+        if threading.current_thread() is not threading.main_thread():
+            return
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

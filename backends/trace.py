@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -19,8 +20,9 @@ class Tracer:
         self._state = ""
         self._file: TextIO | None = None
         if path is not None:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the session
+            with contextlib.suppress(OSError):
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
 
     def state(self, state: str, step: int) -> None:
         """training, waiting, averaging or stopped; the same one twice is no line."""
@@ -36,7 +38,8 @@ class Tracer:
         """The last line."""
         self.state("stopped", step)
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()
             self._file = None
 
     def _write(self, facts: dict[str, Any]) -> None:

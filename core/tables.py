@@ -57,7 +57,7 @@ _UPDATE = (
     Row(_UP, "Update", SAME, ("update_old",), kind=FENCED, rule="W-12"),
     Row(_D, "Update", SAME, ("update_unfounded",), kind=IGNORE, rule="W-23"),
     Row(_LIVE, "Update", SAME, ("update_unfounded",), kind=VIOLATION, rule="W-12", note="no such consensus is staged"),
-    Row((_J, _W), "Update", _T, ("has_plan_after",), ("commit", "release", "resume"), rule="W-12 I-16"),
+    Row((_J, _W), "Update", _T, ("has_plan_after",), ("commit", "release", "resume"), rule="W-12"),
     Row((_J, _W), "Update", _W, (), ("commit", "release"), rule="W-12"),
     Row(_T, "Update", SAME, (), ("commit",), rule="W-12", note="async: keeps training, a plan goes to the mailbox"),
     Row(_P, "Update", SAME, ("outlasts",), ("commit",), rule="W-12"),
@@ -84,7 +84,7 @@ _PLANS = (
     Row(_J, "Throttle", SAME, kind=IGNORE, rule="W-17"),
     Row((_W, _T, _P), "Throttle", SAME, ("throttle_over",), kind=FENCED, rule="W-17"),
     Row((_W, _T), "Throttle", _P, (), ("park",), rule="W-17"),
-    Row(_P, "Throttle", SAME, kind=IGNORE, rule="W-17 I-15"),
+    Row(_P, "Throttle", SAME, kind=IGNORE, rule="W-17"),
     Row(_D, "Throttle", SAME, kind=IGNORE, rule="W-23"),
 )
 
@@ -93,9 +93,9 @@ _NOTICES = (
     Row(_UP, "SetGlobalStep", SAME, kind=IGNORE, rule="W-13"),
     Row(_J, "Checkpoint", SAME, kind=IGNORE, rule="W-18"),
     Row((_W, _T, _P, _D), "Checkpoint", SAME, ("for_me",), ("lacks_checkpoint",), rule="W-18"),
-    Row((_W, _T, _P, _D), "Checkpoint", SAME, kind=IGNORE, rule="W-18 I-24"),
+    Row((_W, _T, _P, _D), "Checkpoint", SAME, kind=IGNORE, rule="W-18"),
     Row((_W, _T, _P, _D), "SaveConsensusModel", SAME, ("for_me",), ("lacks_consensus_path",), rule="W-18"),
-    Row(_UP, "SaveConsensusModel", SAME, kind=IGNORE, rule="W-18 I-24"),
+    Row(_UP, "SaveConsensusModel", SAME, kind=IGNORE, rule="W-18"),
     Row(_UP, "ExecuteEvalCallback", SAME, kind=IGNORE, rule="W-18", note="without a function a silent no-op"),
     Row(_UP, "SetEpochCallbackRole", SAME, (), ("note_holder",), rule="M-33"),
     Row(_UP, "EpochAggregated", SAME, (), ("publish_epoch",), rule="W-25"),
@@ -104,7 +104,7 @@ _NOTICES = (
     Row(_UP, "DeclareDead", SAME, (), ("bury",), rule="W-20"),
     Row(_UP, "Beacon", SAME, (), (), rule="W-22", note="liveness only: any valid frame counts"),
     Row((_J, _W, _T, _P), "SyncNow", SAME, (), ("lacks_collective",), rule="R-18", note="no collective averager yet"),
-    Row(_D, "SyncNow", SAME, kind=IGNORE, rule="W-23 I-23"),
+    Row(_D, "SyncNow", SAME, kind=IGNORE, rule="W-23"),
     Row(_UP, "RequestSessionId", SAME, (), ("lacks_session",), rule="W-20"),
     Row(_UP, "NewSession", SAME, (), ("lacks_session",), rule="W-20"),
     Row(_UP, "RequestState", SAME, (), ("lacks_donation",), rule="M-24"),
@@ -290,6 +290,11 @@ CYCLE = Table(
 )  # fmt: skip
 
 # --- run -------------------------------------------------------------------------------------------------------
+#
+# A run forms once, trains, shuts down once and is over. `Judge` is the last step of the pass: it asks whether the work
+# is done, so it never sees a cycle half finished. Saving and shutting down are decisions taken once per run: whatever
+# asks for one a second time is ignored in writing (M-50, I9). From ShuttingDown nothing leads back; who does not go in
+# time is cut off, because a run must end even if a rank never will (I38).
 
 _FO, _TR, _SD, _ST = RunPhase.FORMING, RunPhase.TRAINING, RunPhase.SHUTTING_DOWN, RunPhase.STOPPED
 

@@ -9,6 +9,9 @@ that rank's own writer (N-8), and a writer that cannot write says so with `SendF
 
 The data plane is somebody else's (`DataPlane`): the driver passes it the effects that concern rounds, and the bulk
 lane of each channel.
+
+What a peer does ends that peer's link and nothing else. What we do wrong ends the run, with one error that says so: a
+coordinator that goes on after a bug would leave its ranks waiting for something that never comes.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ import trio
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.coordinator import Coordinator
-from ..core.errors import RemoteProtocolError, TransportError
+from ..core.errors import InvariantError, PacelineError, RemoteProtocolError, TransportError
 from ..core.messages import Fenced, Hello
 from .api import Channel, Listener
+from .groups import first_error
 
 __all__ = ["CoordinatorDriver", "DataPlane"]
 
@@ -34,7 +38,7 @@ OUTGOING_LIMIT = 4096
 INBOX_LIMIT = 4096
 """Events that may wait for the machine before readers pause: back-pressure reaches the ranks through their lanes."""
 FLUSH_S = 5.0
-"""How long the last messages (`Shutdown` among them) may take to leave once the run is over."""
+"""How long the last messages (`Shutdown` among them) may take to leave, once the run or a link is to end."""
 
 ROUND_EFFECTS = (
     fx.OpenRound, fx.AdmitContribution, fx.RemoveFromRound, fx.AbortRound, fx.CloseRound, fx.SaveConsensus,
@@ -58,12 +62,15 @@ class DataPlane(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Finish what must survive the run, such as files being written."""
+        """Wait for what must survive the run, such as files being written; `run` goes on meanwhile."""
         ...
 
 
 class _Link:
-    """One connection: before its admission only a number, afterwards a rank's incarnation with a writer of its own."""
+    """One connection: before its admission only a number, afterwards a rank's incarnation with a writer of its own.
+
+    `overflow` says why the link is closed without a flush.
+    """
 
     def __init__(self, number: int, channel: Channel) -> None:
         self.number = number
@@ -73,9 +80,17 @@ class _Link:
         self.refused: fx.Refuse | None = None
         self.outgoing: deque[tuple[Any, tuple[int, int, int] | None]] = deque()
         self.wake = trio.Event()
-        self.closing = False
         self.empty = trio.Event()
         self.empty.set()
+        self.closing = trio.Event()
+        self.overflow = ""
+
+    def append(self, message: Any, token: tuple[int, int, int] | None) -> None:
+        """Leave a message to the writer."""
+        self.outgoing.append((message, token))
+        if self.empty.is_set():
+            self.empty = trio.Event()
+        self.wake.set()
 
 
 class CoordinatorDriver:
@@ -99,6 +114,8 @@ class CoordinatorDriver:
         self._links: dict[tuple[int, int], _Link] = {}
         self._numbers = 0
         self._finish: fx.Finish | None = None
+        self._broken: BaseException | None = None
+        self._observer_failed = False
 
     # --- for whoever has an event --------------------------------------------------------------------------------
 
@@ -108,21 +125,34 @@ class CoordinatorDriver:
         self._wake.set()
 
     async def settle(self, event: Any) -> None:
-        """Queue an event and wait until its effects are performed (R-2: before any byte of a scatter leaves)."""
-        done = trio.Event()
-        self._inbox.append((event, done))
-        self._wake.set()
-        await done.wait()
+        """Queue an event and wait until its effects are performed (R-2: before any byte of a scatter leaves). After
+        the end of the run nothing is performed any more, and so nothing is waited for."""
+        if self._finish is None:
+            done = trio.Event()
+            self._inbox.append((event, done))
+            self._wake.set()
+            await done.wait()
 
     async def run(self, listener: Listener) -> fx.Finish:
-        """Until the run is over: gives its `Finish`. Every link is closed then, and files are written."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(listener.serve, self._serve_link)
-            nursery.start_soon(self._plane.run, self)
-            finish = await self._drive()
-            await self._flush()
-            await self._plane.settle()
-            nursery.cancel_scope.cancel()
+        """Until the run is over: gives its `Finish`. Every link is closed then, and files are written.
+
+        Raises `InvariantError` if the machine, the data plane or the driver itself fails: the run is broken off.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(listener.serve, self._serve_link)
+                nursery.start_soon(self._plane.run, self)
+                finish = await self._drive()
+                await self._flush()
+                await self._plane.settle()
+                self._turn()  # what became of the last files is worth an alert
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            error = first_error(group)
+            if isinstance(error, PacelineError) or not isinstance(error, Exception):
+                raise error from error.__cause__
+            raise InvariantError(f"the run was broken off by {type(error).__name__}: {error}") from error
+        self._see(finish)
         return finish
 
     # --- the machine's task --------------------------------------------------------------------------------------
@@ -132,20 +162,29 @@ class CoordinatorDriver:
             deadline = self.coordinator.poll_timeout()
             with trio.move_on_after(max(0.0, math.inf if deadline is None else deadline - self._clock())):
                 await self._wake.wait()
-            self._wake = trio.Event()
-            handled, self._inbox = self._inbox, deque()
-            now = self._clock()
-            for event, _ in handled:
-                self.coordinator.handle(event, now)
-            self.coordinator.handle(ev.Tick(), now)
-            self._perform(self.coordinator.take_ready().effects)
-            for _, done in handled:
-                if done is not None:
-                    done.set()
-            self._room.set()
-            self._room = trio.Event()
+            if self._broken is not None:
+                raise self._broken
+            self._turn()
             await trio.lowlevel.checkpoint()
+        for _, done in self._inbox:
+            if done is not None:
+                done.set()
         return self._finish
+
+    def _turn(self) -> None:
+        """All events that are there, a tick, and what follows from them."""
+        self._wake = trio.Event()
+        handled, self._inbox = self._inbox, deque()
+        now = self._clock()
+        for event, _ in handled:
+            self.coordinator.handle(event, now)
+        self.coordinator.handle(ev.Tick(), now)
+        self._perform(self.coordinator.take_ready().effects)
+        for _, done in handled:
+            if done is not None:
+                done.set()
+        self._room.set()
+        self._room = trio.Event()
 
     def _perform(self, effects: Iterable[Any]) -> None:
         for effect in effects:
@@ -159,10 +198,19 @@ class CoordinatorDriver:
                 self._fence(effect)
             elif isinstance(effect, fx.CloseLink):
                 self._close((effect.rank, effect.incarnation))
+            elif isinstance(effect, fx.Finish):
+                self._finish = effect  # shown when nothing follows it any more, the files included
             else:
-                self._observe(effect)
-                if isinstance(effect, fx.Finish):
-                    self._finish = effect
+                self._see(effect)
+
+    def _see(self, effect: Any) -> None:
+        """Show an effect to the observer. What it raises is reported once and changes nothing else (N-12)."""
+        try:
+            self._observe(effect)
+        except Exception as error:
+            if not self._observer_failed:
+                self._observer_failed = True
+                self.post(ev.CallbackFailed("observe", f"{type(error).__name__}: {error}"))
 
     def _decide(self, effect: fx.Admit | fx.Refuse) -> None:
         link = self._pending.pop(effect.link, None)
@@ -178,18 +226,16 @@ class CoordinatorDriver:
         link.decided.set()
 
     def _queue(self, whom: tuple[int, int], message: Any, token: tuple[int, int, int] | None) -> None:
+        """Each token is either in one queue or reported as failed, never both (N-10)."""
         link = self._links.get(whom)
-        if link is None or link.closing:
-            if token is not None:
-                self.post(ev.SendFailed(token))
-            return
-        if len(link.outgoing) >= OUTGOING_LIMIT:
-            self.post(ev.LinkLost(*whom, "overflow: it does not take its messages"))
-            self._close(whom)
-            return
-        link.outgoing.append((message, token))
-        link.empty = trio.Event() if link.empty.is_set() else link.empty
-        link.wake.set()
+        if link is not None and not link.closing.is_set():
+            if len(link.outgoing) < OUTGOING_LIMIT:
+                link.append(message, token)
+                return
+            link.overflow = "overflow: it does not take its messages (N-9)"
+            link.closing.set()
+        if token is not None:
+            self.post(ev.SendFailed(token))
 
     def _fence(self, effect: fx.SendFenced) -> None:
         fenced = Fenced(
@@ -201,8 +247,7 @@ class CoordinatorDriver:
     def _close(self, whom: tuple[int, int]) -> None:
         link = self._links.get(whom)
         if link is not None:
-            link.closing = True
-            link.wake.set()
+            link.closing.set()
 
     async def _flush(self) -> None:
         """Give the last messages a bounded time to leave."""
@@ -213,9 +258,19 @@ class CoordinatorDriver:
     # --- one connection ------------------------------------------------------------------------------------------
 
     async def _serve_link(self, channel: Channel) -> None:
+        try:
+            await self._meet(channel)
+        except* (TransportError, RemoteProtocolError):
+            raise  # the peer's doing: the listener notes it and closes the channel
+        except* Exception as group:
+            self._broken = self._broken or first_error(group)
+            self._wake.set()
+
+    async def _meet(self, channel: Channel) -> None:
         self._numbers += 1
         link = _Link(self._numbers, channel)
-        with trio.move_on_after(self.coordinator.config.handshake_s):
+        config = self.coordinator.config
+        with trio.move_on_after(config.scaled(config.handshake_s)):
             hello = await channel.receive()
             if not isinstance(hello, Hello):
                 raise RemoteProtocolError(f"{channel.peer} began with {type(hello).__name__} instead of Hello")
@@ -248,20 +303,19 @@ class CoordinatorDriver:
             await link.channel.send(admitted.welcome)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, link)
+                nursery.start_soon(self._hang_up, link)
                 nursery.start_soon(self._serve_bulk, whom, link)
                 cause = await self._read(link.channel)
                 nursery.cancel_scope.cancel()
         except* (TransportError, RemoteProtocolError) as group:
-            cause = "; ".join(str(error) for error in _leaves(group))
+            cause = str(first_error(group))
         finally:
-            link.closing = True
+            del self._links[whom]
             link.empty.set()
             for _, token in link.outgoing:
                 if token is not None:
                     self.post(ev.SendFailed(token))
-            link.outgoing.clear()
-            self._links.pop(whom, None)
-            self.post(ev.LinkLost(*whom, cause))
+            self.post(ev.LinkLost(*whom, link.overflow or cause))
 
     async def _read(self, channel: Channel) -> str:
         """Reports until the lane ends; gives the cause."""
@@ -275,23 +329,29 @@ class CoordinatorDriver:
             return str(error)
 
     async def _write(self, link: _Link) -> None:
-        """The only writer of a control lane (N-4)."""
+        """The only writer of a control lane (N-4). A message stays in the queue until it has left; what is there when
+        the link is taken down has not."""
         while True:
             while link.outgoing:
-                message, token = link.outgoing[0]
                 try:
-                    await link.channel.send(message)
+                    await link.channel.send(link.outgoing[0][0])
                 except TransportError:
-                    link.closing = True
-                    return  # what is queued is reported as failed when the link is taken down
+                    link.closing.set()
+                    return
                 link.outgoing.popleft()
-                del token
             link.empty.set()
-            if link.closing:
-                await link.channel.aclose()
-                return
             await link.wake.wait()
             link.wake = trio.Event()
+
+    @staticmethod
+    async def _hang_up(link: _Link) -> None:
+        """Close a link that is to end, after what was queued for it before; a peer that reads nothing is not waited
+        for longer than that."""
+        await link.closing.wait()
+        if not link.overflow:
+            with trio.move_on_after(FLUSH_S):
+                await link.empty.wait()
+        await link.channel.aclose()
 
     async def _serve_bulk(self, whom: tuple[int, int], link: _Link) -> None:
         """The bulk lane has the fate of its channel: what ends it is told by the control lane's reader."""
@@ -302,10 +362,3 @@ class CoordinatorDriver:
         except RemoteProtocolError:
             await link.channel.aclose()
             raise
-
-
-def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found

@@ -4,6 +4,9 @@ The worker machine is shared: the training thread feeds it steps and takes order
 and ticks. A lock makes each feed one act, reports leave through the writer in the order in which the machine made
 them (N-3), orders reach the training thread in the order of the machine. So a heartbeat is never late because a step
 is long, and a step never pays for a thread switch: it feeds the machine where it is.
+
+Clock and writer are two tasks. A writer that is held up by a coordinator which reads nothing must not stop the clock
+that judges how long the coordinator has been silent (W-22).
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ __all__ = ["RankDriver"]
 
 FLUSH_S = 5.0
 """How long the last reports (`Exiting` among them) may take to leave."""
+OUTGOING_LIMIT = 4096
+"""Reports that may wait for the writer; more end the incarnation as overflow (N-9)."""
+LEAST_TICK_S = 0.01
+"""Pause after a tick: a deadline that a tick does not move must not keep this thread from everything else."""
 
 
 class RankDriver:
@@ -40,38 +47,69 @@ class RankDriver:
         self._clock = clock
         self._lock = threading.Lock()
         self._outgoing: deque[Any] = deque()
-        self._kicked = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
+        self._news = trio.Event()
+        self._flushed = trio.Event()
         self._kick_due = False
 
     def feed(self, event: Any) -> None:
-        """One event into the machine, from any thread; its reports and orders are on their way when this returns."""
+        """One event into the machine, from any thread; its reports and orders are on their way when this returns.
+        Raises `LocalProtocolError`, nothing changed, for an event that cannot happen now."""
         with self._lock:
-            self.worker.handle(event, self._clock())
-            for effect in self.worker.take_ready().effects:
-                if isinstance(effect, fx.Reporting):
-                    self._outgoing.append(effect.report)
-                else:
-                    self.orders.put(effect)
+            self._handle(event)
+            if len(self._outgoing) > OUTGOING_LIMIT:
+                self._handle(ev.LinkLost(cause="overflow: the coordinator takes no reports (N-9)"))
             kick = not self._kick_due
             self._kick_due = True
         if kick:
             try:
-                self._token.run_sync_soon(self._kick, idempotent=True)
+                self._token.run_sync_soon(self._kick)
             except trio.RunFinishedError:
                 return  # the link is gone and the machine knows; nobody is left to send to
 
+    def _handle(self, event: Any) -> None:
+        self.worker.handle(event, self._clock())
+        for effect in self.worker.take_ready().effects:
+            if isinstance(effect, fx.Reporting):
+                self._outgoing.append(effect.report)
+            else:
+                self.orders.put(effect)
+
     def _kick(self) -> None:
+        """In the trio thread. What is fed from here on kicks again, what was fed before is seen by whom this wakes."""
         self._kick_due = False
-        self._kicked.set()
+        self._news.set()
+        self._news = trio.Event()
 
     async def run(self) -> None:
         """Read, write and tick until the worker has stopped and its last report has left, or the link is lost."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read)
-            await self._write()
+            nursery.start_soon(self._write)
+            await self._tick()
+            with trio.move_on_after(FLUSH_S):
+                await self._flushed.wait()
             nursery.cancel_scope.cancel()
         await self._channel.aclose()
+
+    def _look(self) -> tuple[bool, float | None, trio.Event]:
+        """Whether the worker has stopped, when it wants a tick, and what wakes whoever waits for more. Once it has
+        stopped, all its reports are in the queue: a feed ends before the next look begins."""
+        with self._lock:
+            return self.worker.phase == WorkerPhase.STOPPED, self.worker.poll_timeout(), self._news
+
+    async def _tick(self) -> None:
+        """The clock, until the worker has stopped."""
+        while True:
+            stopped, due, news = self._look()
+            if stopped:
+                return
+            if due is not None and self._clock() >= due:
+                self.feed(ev.Tick())
+                await trio.sleep(LEAST_TICK_S)
+                continue
+            with trio.move_on_after(float("inf") if due is None else due - self._clock()):
+                await news.wait()
 
     async def _read(self) -> None:
         try:
@@ -83,24 +121,16 @@ class RankDriver:
             self.feed(ev.LinkLost(cause=f"the coordinator broke the protocol: {error}"))
 
     async def _write(self) -> None:
-        """The writer and the clock: it wakes for reports, and when the machine's deadline is due."""
-        while True:
-            while self._outgoing:
-                with trio.move_on_after(FLUSH_S) as patience:
-                    try:
-                        await self._channel.send(self._outgoing[0])
-                    except TransportError as error:
-                        self.feed(ev.LinkLost(cause=str(error)))
-                        return
-                if patience.cancelled_caught:
-                    self.feed(ev.LinkLost(cause="the coordinator takes no report"))
-                    return
-                self._outgoing.popleft()
-            if self.worker.phase == WorkerPhase.STOPPED:
-                return
-            due = self.worker.poll_timeout()
-            with trio.move_on_after(1.0 if due is None else max(0.0, due - self._clock())):
-                await self._kicked.wait()
-            self._kicked = trio.Event()
-            if due is not None and self._clock() >= due:
-                self.feed(ev.Tick())
+        """The only writer of the report lane (N-4)."""
+        try:
+            while True:
+                stopped, _, news = self._look()
+                while self._outgoing:
+                    await self._channel.send(self._outgoing[0])
+                    self._outgoing.popleft()
+                if stopped:
+                    break
+                await news.wait()
+        except TransportError as error:
+            self.feed(ev.LinkLost(cause=str(error)))
+        self._flushed.set()

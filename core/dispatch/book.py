@@ -259,12 +259,13 @@ class Book:
         held = self.ranks.pop(rank, None)
         if held is None:
             return 0
-        self._return(held.trained, replayed=True)
         rest = [
             Trained(e.slice.epoch, e.slice.first + e.done, e.slice.count - e.done, -1)
             for e in held.plans if e.done < e.slice.count
         ]  # fmt: skip
-        self._return(rest, replayed=False)
+        self.replayed += held.trained_batches
+        # In one act: what was trained of a plan and what was not are neighbours, and come back as one hole.
+        self._return([*held.trained, *rest], replayed=False)
         return held.trained_batches + held.in_flight_batches
 
     # --- looking -------------------------------------------------------------------------------------------------

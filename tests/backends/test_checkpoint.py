@@ -37,7 +37,10 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=5), st.integers())
+@given(
+    st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=5),
+    st.integers(0, 2**31 - 1),
+)
 def test_a_model_comes_back_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[torch.dtype, list[int]]], seed: int
 ) -> None:

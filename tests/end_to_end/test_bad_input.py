@@ -26,6 +26,8 @@ WRONG = {
     "run": ([], {"PACELINE_RUN_ID": "22" * 16}, 4, "run"),
     "shape": (["--hidden", "17"], {}, 4, "another model: the run has 0.weight: param float32[16, 4], this rank has "
               "0.weight: param float32[17, 4]"),
+    "names": (["--rename"], {}, 4, "another model: the run has 0.weight: param float32[16, 4], this rank has "
+              "layer0.weight: param float32[16, 4]"),
     "data set": (["--samples", "481"], {}, 4, "the run has 480 samples, this rank 481"),
     "batch size": (["--batch-size", "9"], {}, 4, "batch_size: the run has 8, this rank wants 9"),
     "seat": ([], {"PACELINE_RANK": "0"}, 4, "rank 0 is taken"),

@@ -27,7 +27,7 @@ def run(*words: str, cwd: Path, script: str = UNRULY) -> tuple[int, Command]:
         return command.end(), command
 
 
-def training(*words: str, cwd: Path) -> tuple[str, ...]:
+def training(*words: str) -> tuple[str, ...]:
     """Arguments of a run that goes on until somebody ends it, and tells its processes."""
     return ("run", "--ranks=2", "--debug", UNRULY, FOREVER, *words)
 
@@ -108,9 +108,9 @@ def test_a_script_that_fails_after_the_training_fails_the_command(tmp_path: Path
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_interrupt_ends_the_run_with_its_model(tmp_path: Path, number: signal.Signals) -> None:
     """M-54: one last average, the consensus written, exit code 130, no process left."""
-    with paceline(*training(cwd=tmp_path), cwd=tmp_path) as command:
+    with paceline(*training(), cwd=tmp_path) as command:
         children = command.children(2)
-        command.until("merged, cycle")
+        command.until("trains")
         command.process.send_signal(number)
         assert command.end() == 130
         assert left_over([*children.values()]) == []
@@ -122,9 +122,9 @@ def test_the_first_interrupt_ends_the_run_with_its_model(tmp_path: Path, number:
 
 def test_the_second_interrupt_ends_every_process_at_once(tmp_path: Path) -> None:
     """Also when a rank hangs in its own code and would never come to an average."""
-    with paceline(*training("hang=0", cwd=tmp_path), cwd=tmp_path) as command:
+    with paceline(*training("hang=0"), cwd=tmp_path) as command:
         children = command.children(2)
-        command.until("merged, cycle")
+        command.until("trains")
         command.process.send_signal(signal.SIGINT)
         command.until("stopping: ")
         command.process.send_signal(signal.SIGINT)
@@ -135,7 +135,7 @@ def test_the_second_interrupt_ends_every_process_at_once(tmp_path: Path) -> None
 
 def test_an_interrupt_before_the_training_ends_at_once(tmp_path: Path) -> None:
     """There is nothing to save yet."""
-    with paceline(*training(cwd=tmp_path), cwd=tmp_path) as command:
+    with paceline(*training(), cwd=tmp_path) as command:
         coordinator = int(command.until(r"the coordinator is process (\d+)")[1])
         command.process.send_signal(signal.SIGINT)
         assert command.end() == 130
@@ -144,9 +144,9 @@ def test_an_interrupt_before_the_training_ends_at_once(tmp_path: Path) -> None:
 
 def test_a_coordinator_that_is_killed_takes_the_run_with_it(tmp_path: Path) -> None:
     """W-21: the ranks save what they have; the exit code is that of a lost link."""
-    with paceline(*training(cwd=tmp_path), cwd=tmp_path) as command:
+    with paceline(*training(), cwd=tmp_path) as command:
         children = command.children(2)
-        command.until("merged, cycle")
+        command.until("trains")
         os.kill(children["the coordinator"], signal.SIGKILL)
         assert command.end() == 3
         assert left_over([*children.values()]) == []
@@ -155,9 +155,9 @@ def test_a_coordinator_that_is_killed_takes_the_run_with_it(tmp_path: Path) -> N
 
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     """SIGKILL leaves the launcher no time; a hanging rank would not notice anything by itself."""
-    with paceline(*training("hang=0", cwd=tmp_path), cwd=tmp_path) as command:
+    with paceline(*training("hang=0"), cwd=tmp_path) as command:
         children = command.children(2)
-        command.until("merged, cycle")
+        command.until("trains")
         command.process.kill()
         command.process.wait()
         assert left_over([*children.values()]) == []
@@ -174,7 +174,7 @@ def test_coordinate_and_join_are_the_same_run_by_hand(tmp_path: Path) -> None:
         with paceline("join", "--rank=0", line[3], UNRULY, "epochs=2", cwd=tmp_path, **known) as rank:
             assert rank.end() == 0
         assert coordinator.end() == 0
-    assert rank.out == ["done, 80 steps together"]
+    assert rank.out == ["trains", "done, 80 steps together"]
     assert coordinator.out[-1].startswith("80 of 80 batches in ")
     load_model(tmp_path / "paceline-run" / "consensus.safetensors")
 

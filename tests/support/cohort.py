@@ -136,7 +136,9 @@ class Cohort:
     def feed(self, event: Any) -> None:
         """One event into the coordinator, its effects carried out and checked."""
         self.co.handle(event, self.now)
-        for effect in self.co.take_ready().effects:
+        effects = list(self.co.take_ready().effects)
+        self.ghost.begin(effects)
+        for effect in effects:
             self.effects.append(effect)
             self.ghost.see(self.co, effect)
             self._perform(effect)

@@ -37,12 +37,17 @@ class Ghost:
     shutdowns: dict[tuple[int, int], int] = attrs.field(factory=dict)
     ended: dict[tuple[int, int], int] = attrs.field(factory=dict)
     over: bool = False
+    calm: bool = True
 
     # --- the training processes ----------------------------------------------------------------------------------
 
     def step(self, epoch: int, batch: int) -> None:
         """A rank has trained a batch."""
         self.trained[epoch, batch] = self.trained.get((epoch, batch), 0) + 1
+
+    def begin(self, effects: list[Any]) -> None:
+        """The effects of one event follow. A loss among them pins windows anew after plans were handed out."""
+        self.calm = not any(isinstance(e, fx.Emit) and e.name in ("Died", "Left", "SendFailed") for e in effects)
 
     # --- effects of the coordinator, one by one --------------------------------------------------------------------
 
@@ -106,6 +111,7 @@ class Ghost:
             assert not held or co.stopping or co.save_issued, f"I10: ranks {held} hold unmerged steps"
         if plan is not None:
             self.i13_enterable(co, plan)
+            self.i14_within_the_budget(co, effect.rank)
 
     # --- named checks ----------------------------------------------------------------------------------------------
 
@@ -130,6 +136,15 @@ class Ghost:
         """I13: plans name only epochs that the rank may enter."""
         ahead = 0 if co.config.barrier_paced else 1
         assert len(self.closed) <= plan.epoch <= len(self.closed) + ahead, f"I13: {plan}, closed {self.closed}"
+
+    def i14_within_the_budget(self, co: Coordinator, rank: int) -> None:
+        """I14: steps and batches in flight stay within the limit of the window (D-5)."""
+        if co.config.is_progressive and self.calm:
+            limit = co.desk.quota(rank)
+            if not co.config.barrier_paced:
+                limit = co.balancer.counts[rank] + co.balancer.overshoots[rank]
+            used = co.peers[rank].steps + co.book.holdings(rank).in_flight_batches
+            assert used <= limit, f"I14: rank {rank} has {used} batches of {limit}"
 
     def i42_merged_once(self, epoch: int, batch: int) -> None:
         """I42: no pick is covered twice, none that nobody trained."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import OrderedDict
 
 import torch
 from torch import nn
@@ -20,6 +21,7 @@ import paceline
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--hidden", type=int, default=16)
+    parser.add_argument("--rename", action="store_true", help="the same shapes under other names")
     parser.add_argument("--samples", type=int, default=480)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=2)
@@ -35,6 +37,8 @@ def main() -> None:
     dataset = TensorDataset(inputs, (inputs.sum(1) > 0).long())
     model = nn.Sequential(nn.Linear(4, options.hidden), nn.BatchNorm1d(options.hidden), nn.ReLU(),
                           nn.Linear(options.hidden, 2))  # fmt: skip
+    if options.rename:
+        model = nn.Sequential(OrderedDict((f"layer{number}", layer) for number, layer in enumerate(model)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     session = paceline.Session(model, optimizer, dataset, batch_size=options.batch_size, epochs=options.epochs)
     print(json.dumps({"joined": session.rank}), flush=True)

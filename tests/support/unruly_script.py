@@ -40,6 +40,8 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if steps == WHEN and me == who.get("hang"):
             threading.Event().wait()
+        if steps == WHEN:
+            print("trains", flush=True)
         loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
         loss.backward()
         session.step(loss)

@@ -1,0 +1,332 @@
+"""The real tables: complete, the same on both engines, and every row taken by something that can really happen.
+
+That the rows mean what the protocol says is tested in `machines/`; here it is asked whether there are rows that nothing
+brings about. The worker's rows are counted in `machines/test_worker_matrix.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from paceline.core import events as ev
+from paceline.core import messages as m
+from paceline.core.engine import Kind, untaken
+from paceline.core.errors import ConfigError
+from paceline.core.lint import differences, lint
+from paceline.core.membership import Sentence
+from paceline.core.peer import Lost
+from paceline.core.phases import WorkerPhase
+from paceline.core.tables import CYCLE, PEER, RUN, TABLES, WORKER, engine_for, machine_class
+
+from support.cohort import Cohort, Fault
+from support.hand import Hand, pending
+from support.rank import NEXT, PLAN, Rank
+
+STAMP: dict[str, Any] = {"run_id": b"\0" * 16, "generation": 1, "rank": 0, "incarnation": 1}
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_the_tables_are_complete_and_name_only_what_exists(name: str) -> None:
+    """Architecture 3: every phase decides every event, no row is dead, guards return real bools."""
+    assert lint(TABLES[name], machine_class(name)) == []
+
+
+def test_an_engine_that_does_not_exist_is_refused() -> None:
+    """Section 15: the message names the choices; and there is one engine of a kind for everybody."""
+    with pytest.raises(ConfigError, match="compiled"):
+        engine_for("run", "fast")
+    assert engine_for("run") is engine_for("run", "compiled")
+
+
+def test_only_a_violation_or_an_accepted_event_moves_a_machine() -> None:
+    """N-7: what is ignored, fenced or refused leaves the phase alone, and performs nothing."""
+    for table in TABLES.values():
+        for row in table.rows:
+            if row.kind in (Kind.IGNORE, Kind.FENCED, Kind.REFUSED):
+                assert not row.effects, (table.name, row)
+
+
+# --- both engines -----------------------------------------------------------------------------------------------------
+
+
+def batch(**fields: Any) -> m.Batch:
+    """A step of rank 0."""
+    known: dict[str, Any] = dict(cycle=0, plan_id=1, step_count=4, samples=2, batch_ms=1.0, data_ms=0.0)
+    return m.Batch(**STAMP, **{**known, **fields})
+
+
+def metrics(*plan_ids: int) -> m.Metrics:
+    """The end of plans of rank 0."""
+    return m.Metrics(**STAMP, cycle=0, plan_ids=plan_ids, epoch=0, batches=1, samples=2, epoch_ms=1.0,
+                     share_complete_ms=1.0, compute_only_ms=1.0, data_starve_ms=0.0)  # fmt: skip
+
+
+def ack(attempt: int = 0, cycle: int = 1) -> m.SyncAck:
+    """An acknowledgement of rank 0."""
+    return m.SyncAck(**STAMP, cycle=cycle, attempt=attempt, step_count=3, shipped_steps=3, total_steps=6,
+                     outcome=m.Outcome.MERGED, state_complete=True)  # fmt: skip
+
+
+def ready(attempt: int = 0, cycle: int = 1, steps: int = 3, rank: int = 0) -> m.SnapshotReady:
+    """A snapshot."""
+    return m.SnapshotReady(**{**STAMP, "rank": rank}, cycle=cycle, attempt=attempt, shipped_steps=steps)
+
+
+def failed(attempt: int = 0, retryable: bool = True) -> m.RoundFailed:
+    """A round that rank 0 could not finish."""
+    return m.RoundFailed(**STAMP, cycle=1, attempt=attempt, round=m.RoundKind.PARAMS, cause="x", retryable=retryable)
+
+
+KEY = m.RoundKey(generation=1, cycle=1, kind=m.RoundKind.PARAMS)
+OLD_KEY = m.RoundKey(generation=1, cycle=0, kind=m.RoundKind.PARAMS)
+SENTENCE = Sentence(m.SaveReason.MAX_FAILURE, "enough")
+
+PEER_EVENTS: dict[str, list[Any]] = {
+    "Batch": [batch(), batch(step_count=0), batch(plan_id=9), batch(samples=1), batch(cycle=-1)],
+    "SyncAck": [ack()], "SnapshotReady": [ready()], "RoundFailed": [failed()],
+    "Metrics": [metrics(1), metrics(9)],
+    "LrUpdate": [m.LrUpdate(**STAMP, lr=0.1, position=1)],
+    "Heartbeat": [m.Heartbeat(**STAMP, step_count=1, state="x")],
+    "Exiting": [m.Exiting(**STAMP, reason="done")],
+    "Intent": [m.Intent(**STAMP, intent_id=1, kind=kind) for kind in m.IntentKind],
+    "CheckpointResult": [m.CheckpointResult(**STAMP, decision_id=1, version=0, elapsed_ms=1.0)],
+    "EvalResult": [m.EvalResult(**STAMP, schedule_id=1, epoch=0, version=0, elapsed_ms=1.0)],
+    "EpochFnElapsed": [m.EpochFnElapsed(**STAMP, epoch=0, elapsed_ms=5.0)],
+    "SessionIdGenerated": [m.SessionIdGenerated(**STAMP, session_id=1, uid=b"u")],
+    "ResourceSample": [m.ResourceSample(**STAMP, sample={})],
+    "Lost": [Lost("reset")], "Promoted": [None],
+}
+CYCLE_EVENTS: dict[str, list[Any]] = {
+    "Judge": [None], "Ceiling": [None], "Abandoned": [None], "Unrecoverable": [SENTENCE],
+    "SyncAck": [ack(), ack(attempt=1), ack(cycle=0)],
+    "SnapshotReady": [ready(), ready(attempt=1), ready(steps=2), ready(rank=5), ready(rank=1)],
+    "RoundReduced": [ev.RoundReduced(KEY, a, (0, 1), (), True) for a in (0, 1)],
+    "RoundProgress": [ev.RoundProgress(key, 0, 5, False) for key in (KEY, OLD_KEY)],
+    "RoundAborted": [ev.RoundAborted(KEY, a, "x") for a in (0, 1)],
+    "RoundFailed": [failed(), failed(attempt=1), failed(retryable=False)],
+}
+RUN_EVENTS: dict[str, list[Any]] = {name: [None] for name in RUN.events}
+
+
+def _in_cycle(stage: int) -> Hand:
+    hand = pending(steps=3, num_epochs=1)
+    if stage > 0:
+        hand.ready(1)
+    if stage > 1:
+        hand.ready(0)
+        hand.reduce()
+    if stage > 2:
+        hand.ack(0), hand.co.cycle.record_ack(ack_of(hand, 1))
+    return hand
+
+
+def ack_of(hand: Hand, rank: int) -> m.SyncAck:
+    """The ack of another rank."""
+    return m.SyncAck(**{**STAMP, "rank": rank}, cycle=1, attempt=0, step_count=3, shipped_steps=3, total_steps=6,
+                     outcome=m.Outcome.MERGED, state_complete=True)  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_both_engines_decide_the_cycle_alike(stage: int) -> None:
+    """The compiled table is the reference, in every phase, for every event, down to the calls of guards."""
+    observe = _after
+    assert differences(CYCLE, lambda: _in_cycle(stage).co.cycle, CYCLE_EVENTS, observe=observe) == []
+
+
+@pytest.mark.parametrize("stage", ["stepping", "ended"])
+def test_both_engines_decide_the_peer_alike(stage: str) -> None:
+    """As above."""
+
+    def make() -> Any:
+        hand = Hand(2).form()
+        hand.step(0, 3)
+        if stage == "ended":
+            hand.complete(0)
+        return hand.co.peers[0]
+
+    assert differences(PEER, make, PEER_EVENTS, observe=_after) == []
+
+
+@pytest.mark.parametrize("make", [lambda: Hand(1, target_ranks=2), lambda: Hand(2).form(),
+                                  lambda: Hand(2, num_epochs=0).form(), lambda: Hand(0, target_ranks=1)])  # fmt: skip
+def test_both_engines_decide_the_run_alike(make: Callable[[], Hand]) -> None:
+    """As above."""
+    assert differences(RUN, lambda: make().co.run, RUN_EVENTS, observe=_after) == []
+
+
+def _after(machine: Any) -> object:
+    return (machine.co.snapshot(), machine.co.take_ready())
+
+
+CONTROL: dict[str, Any] = {"run_id": b"r" * 16, "generation": 1, "rank": 1, "incarnation": 1}
+SAVE = m.ShutdownWithSave(**CONTROL, decision_id=1, reason=m.SaveReason.GRACEFUL, saver=1, stem="x")
+WORKER_EVENTS: dict[str, list[Any]] = {
+    "RequestParams": [m.RequestParams(**CONTROL, cycle=c, attempt=a, observer=False) for c, a in
+                      ((0, 0), (1, 0), (1, 1), (2, 0))],
+    "Update": [m.Update(**CONTROL, cycle=c, attempt=0, version=1, global_step=3, outcome=o, merged_steps=0, next_plan=p)
+               for c, o, p in ((0, m.Outcome.MERGED, None), (1, m.Outcome.MERGED, None), (1, m.Outcome.MERGED, NEXT),
+                               (1, m.Outcome.UNREALIZED, None), (3, m.Outcome.OBSERVER, None))],
+    "SyncNow": [m.SyncNow(**CONTROL, cycle=1, attempt=0, session_id=1, version=1, global_step=0)],
+    "StartEpoch": [m.StartEpoch(**CONTROL, cycle=c, plan=NEXT) for c in (0, 1)],
+    "ExtendPartition": [m.ExtendPartition(**CONTROL, cycle=c, extends=e, plan=NEXT) for c in (0, 1) for e in (7, 9)],
+    "Throttle": [m.Throttle(**CONTROL, cycle=c, reason=m.ThrottleReason.LEAD) for c in (0, 1, 2)],
+    "SetGlobalStep": [m.SetGlobalStep(**CONTROL, version=v, global_step=3) for v in (0, 1)],
+    "StageAdvisory": [m.StageAdvisory(**CONTROL, counts=(), segments=())],
+    "Checkpoint": [m.Checkpoint(**CONTROL, decision_id=1, version=0, target_rank=r) for r in (0, 1)],
+    "SaveConsensusModel": [m.SaveConsensusModel(**CONTROL, decision_id=1, version=0, target_rank=r, cycle=1)
+                           for r in (0, 1)],
+    "ExecuteEvalCallback": [m.ExecuteEvalCallback(**CONTROL, schedule_id=1, epoch=0, target_rank=1, version=0,
+                                                  on_consensus=True)],
+    "SetEpochCallbackRole": [m.SetEpochCallbackRole(**CONTROL, holder=1)],
+    "EpochAggregated": [m.EpochAggregated(**CONTROL, epoch=0, metrics={})],
+    "EvalBroadcast": [m.EvalBroadcast(**CONTROL, schedule_id=1, epoch=0, version=0)],
+    "DeclareDead": [m.DeclareDead(**CONTROL, dead_rank=0, dead_incarnation=1)],
+    "RequestSessionId": [m.RequestSessionId(**CONTROL, session_id=1)],
+    "NewSession": [m.NewSession(**CONTROL, session_id=1, uid=b"u", new_rank=0, new_world_size=1, members=(),
+                                state_from=0, attempt=0)],
+    "RequestState": [m.RequestState(**CONTROL, transfer_id=1, joiner_rank=2, joiner_incarnation=1)],
+    "ShutdownWithSave": [SAVE, m.ShutdownWithSave(**CONTROL, decision_id=1, reason=m.SaveReason.GRACEFUL, saver=0)],
+    "Shutdown": [m.Shutdown(**CONTROL, reason=m.SaveReason.GRACEFUL)],
+    "Beacon": [m.Beacon(**CONTROL, run_phase=1, cycle_phase=0, cycle=0)],
+    "Fenced": [m.Fenced(generation=1, incarnation=i, cycle=0, why="x") for i in (1, 2)],
+    "LinkLost": [ev.LinkLost(cause="x"), None], "LinkUp": [ev.LinkUp()], "LaneClosed": [ev.LaneClosed()],
+    "StepDone": [ev.StepDone(samples=2, batch_ms=1.0, data_ms=0.0, lr=0.1)],
+    "ChunkDone": [ev.ChunkDone(plan_ids=(i,), epoch=0, batches=1, samples=2, epoch_ms=1.0, share_complete_ms=1.0,
+                               compute_only_ms=1.0, data_starve_ms=0.0) for i in (7, 9)],
+    "DrainPoint": [ev.DrainPoint()],
+    "SnapshotTaken": [ev.SnapshotTaken(c, 0, 1.0) for c in (1, 2)],
+    "ConsensusStaged": [ev.ConsensusStaged(cycle=c, attempt=0, outcome=m.Outcome.MERGED, total_steps=1)
+                        for c in (1, 2)],
+    "RoundBroken": [ev.RoundBroken(c, 0, "x", True) for c in (0, 1)],
+    "ActionDone": [ev.ActionDone("save", 1, 0, 1.0), ev.ActionDone("evaluate", 1, 0, 1.0)],
+    "TrainingFailed": [ev.TrainingFailed("x")], "LeaveRequested": [ev.LeaveRequested()], "GraceOver": [None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", ["idle", "requested", "staged", "saving", "mailbox"])
+def test_both_engines_decide_the_worker_alike(stage: str) -> None:
+    """As above; the phase is forced, the variables are those of the stage."""
+
+    def make() -> Any:
+        rank = Rank(WorkerPhase.WAITING, "async")
+        rank.control(m.StartEpoch, cycle=0, plan=PLAN)
+        if stage in ("requested", "staged"):
+            rank.request(1)
+            rank.copied(1)
+        if stage == "staged":
+            rank.staged(1)
+        if stage == "saving":
+            rank.control(m.ShutdownWithSave, decision_id=1, reason=m.SaveReason.GRACEFUL, saver=0, stem="x")
+        if stage == "mailbox":
+            rank.control(m.StartEpoch, cycle=0, plan=NEXT)
+        return rank.worker
+
+    def observe(worker: Any) -> object:
+        return (worker.take_ready(), worker.steps_since_avg, worker.hand, worker.mailbox, worker.throttle, worker.cycle)
+
+    assert differences(WORKER, make, WORKER_EVENTS, observe=observe) == []
+
+
+# --- every row --------------------------------------------------------------------------------------------------------
+
+
+def _runs() -> None:
+    """Sixty joined runs of all policies, with faults; always the same ones."""
+    for seed in range(60):
+        chance = random.Random(seed)
+        policy = chance.choice(["sync", "cadence", "async"])
+        faults = [Fault(chance.randint(0, 120), kind, chance.randint(0, 2), chance.randint(0, 2))
+                  for kind in chance.sample(["kill", "poison", "abort", "leave", "stop", "freeze"], 2)]  # fmt: skip
+        cohort = Cohort(ranks=3, samples=chance.randint(4, 40), policy=policy)
+        cohort.run([chance.randint(0, 9) for _ in range(200)], faults)
+
+
+def _bad_reports() -> None:
+    """What an obeying rank never says."""
+    joining = Hand(3)
+    joining.say(0, m.Metrics, cycle=0, plan_ids=(1,), epoch=0, batches=1, samples=1, epoch_ms=1.0,
+                share_complete_ms=1.0, compute_only_ms=1.0, data_starve_ms=0.0)  # fmt: skip
+    joining.say(0, m.Batch, cycle=0, plan_id=1, step_count=1, samples=1, batch_ms=1.0, data_ms=0.0)
+    for fields in ({"step_count": 0}, {"samples": 1}, {"plan_id": 9}):
+        Hand(2).form().step(0, **fields)
+    hand = Hand(2).form()
+    for name in ("EvalResult", "SessionIdGenerated", "EpochFnElapsed", "ResourceSample", "Intent", "CheckpointResult",
+                 "RoundFailed"):  # fmt: skip
+        for event in PEER_EVENTS[name]:
+            hand.co.peer_engine.fire(hand.co.peers[0], name, event)
+    hand.complete(0, (99,))
+    hand.co.peer_engine.fire(hand.co.peers[0], "Promoted", None)
+    hand.feed(ev.LinkLost(0, 1, "x"))
+    for name, values in PEER_EVENTS.items():
+        hand.co.peer_engine.fire(hand.co.peers[0], name, values[0])
+    void = Hand(policy="async", samples=400).form()
+    void.step(0, 3), void.step(1, 3)
+    void.average(refused=(0,))
+    void.step(0, cycle=0)
+
+
+def _bad_cycles() -> None:
+    """Evidence at the wrong time, other bytes, attempts without end, and every event after a stall."""
+    for stage in range(4):
+        for name, values in CYCLE_EVENTS.items():
+            for value in values:
+                hand = _in_cycle(stage)
+                hand.co.cycle_engine.fire(hand.co.cycle, name, value)
+    for name, values in CYCLE_EVENTS.items():
+        idle, stalled = Hand(2, min_ranks=2).form(), pending()
+        idle.co.cycle_engine.fire(idle.co.cycle, name, values[-1])
+        idle.co.cycle_engine.fire(idle.co.cycle, name, values[0])
+        stalled.tick(302)
+        stalled.co.cycle_engine.fire(stalled.co.cycle, name, values[0])
+    for event in (ev.RoundAborted(KEY, 32, "x"), failed(attempt=32)):
+        hand = pending()
+        hand.co.cycle.attempt = 32
+        hand.co.cycle_engine.fire(hand.co.cycle, type(event).__name__, event)
+    split = pending()
+    split.ready(0), split.ready(1)
+    split.reduce(digest=b"a" * 16)
+    split.ack(0, digest=b"b" * 16), split.ack(1, digest=b"c" * 16)
+    old = pending()
+    old.ready(0), old.ready(1)
+    old.reduce()
+    old.ack(0), old.ack(0)
+
+
+def _bad_ends() -> None:
+    """Runs that never form, ranks that do not leave, saves that take too long."""
+    Hand(0, target_ranks=1).tick(602)
+    Hand(1, target_ranks=2, min_ranks=2).tick(602)
+    Hand(2, num_epochs=0).form().tick(31)
+    slow = Hand(2, max_failure=1, save_path="x").form()
+    slow.feed(ev.LinkLost(1, 1, "x"))
+    slow.tick(62)
+    for make in (lambda: Hand(1, target_ranks=2), lambda: Hand(2).form(), lambda: Hand(2, num_epochs=0).form()):
+        for name in RUN.events:
+            hand = make()
+            hand.co.run_engine.fire(hand.co.run, name, None)
+    over = Hand(0, target_ranks=1)
+    over.tick(602)
+    for name in RUN.events:
+        over.co.run_engine.fire(over.co.run, name, None)
+
+
+def test_every_row_of_the_coordinators_tables_is_taken() -> None:
+    """Architecture 8.1: a row that nothing takes is one that nobody has seen work."""
+    engines = [engine_for(name) for name in ("peer", "cycle", "run")]
+    missing: list[Any] = []
+    for engine in engines:
+        engine.taken = {}
+    try:
+        for story in (_runs, _bad_reports, _bad_cycles, _bad_ends):
+            story()
+        for table, engine in zip((PEER, CYCLE, RUN), engines, strict=True):
+            missing += [(table.name, row.source, row.event, row.guards) for row in untaken(table, engine.taken or {})]
+    finally:
+        for engine in engines:
+            engine.taken = None
+
+    assert missing == []
