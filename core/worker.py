@@ -6,7 +6,7 @@ says `StepDone`, `ChunkDone`, `SnapshotTaken` and, wherever it can take orders, 
 inside a step (W-3), and are served on arrival in every other state; the few kinds of W-20 are always served on
 arrival.
 
-What a message does in a state is the `WORKER` table in `tables.py`; the guards and effects its rows name are the
+What a message does in a state is the `WORKER` table in `table_worker.py`; the guards and effects its rows name are the
 methods below. Effects run before the phase flips.
 """
 

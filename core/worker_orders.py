@@ -1,86 +1,23 @@
-"""What the worker's table rows do: the guards and effects of `tables.WORKER`, with the variables of W-1.
+"""What the worker does with plans, snapshots, the consensus and throttles: guards and effects of `table_worker.py`.
 
-Guards read the event and at most a few variables; effects change variables and append orders to the outbox. None of
-them changes the phase: that is the row's.
+See `worker_notices.py` for the variables and the rules of the house.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from . import messages as m
-from .effects import (
-    AbandonPlan,
-    Adopt,
-    Extend,
-    Park,
-    Publish,
-    Save,
-    Stage,
-    Stop,
-    TakeSnapshot,
-    Train,
-    Unpark,
-)
-from .events import ActionDone, ChunkDone, ConsensusStaged, LinkLost, RoundBroken, SnapshotTaken, StepDone
+from .effects import AbandonPlan, Adopt, Extend, Park, Publish, TakeSnapshot, Train, Unpark
+from .events import ChunkDone, ConsensusStaged, RoundBroken, SnapshotTaken, StepDone
 from .phases import WorkerPhase
 from .values import state
-
-if TYPE_CHECKING:
-    from .worker import WorkerSettings
+from .worker_notices import NO_CYCLE, WorkerNotices
 
 __all__ = ["WorkerOrders"]
 
-NO_CYCLE = -1
-"""Below every cycle number: nothing adopted, nothing shipped yet (cycle 0 is formation)."""
-
 
 @state
-class WorkerOrders:
-    """Variables of W-1. `hand` is the plan in hand with its extensions, `mailbox` the one waiting (W-15)."""
-
-    settings: WorkerSettings
-    phase: WorkerPhase = WorkerPhase.JOINING
-    local_step: int = 0
-    steps_since_avg: int = 0
-    shipped: int = 0
-    snapshot_cycle: int = NO_CYCLE
-    snapshot_attempt: int = 0
-    observing: bool = False
-    copied: bool = False
-    staged: ConsensusStaged | None = None
-    acked: bool = False
-    global_step: int = 0
-    version: int = 0
-    cycle: int = 0
-    committed: int = NO_CYCLE
-    hand: tuple[m.Plan, ...] = ()
-    started: bool = False
-    mailbox: tuple[m.Plan, ...] = ()
-    throttle: int = NO_CYCLE
-    parked: bool = False
-    last_lr: float | None = None
-    callback_holder: int | None = None
-    dead_peers: tuple[tuple[int, int], ...] = ()
-    saving: m.ShutdownWithSave | None = None
-    saves_open: int = 0
-    report_seq: int = 0
-    control_seen: int = 0
-    control_handled: int = 0
-    last_heard: float = 0.0
-    last_beat: float = 0.0
-    drain_until: float | None = None
-
-    if TYPE_CHECKING:
-        outbox: list[Any]
-        last_now: float
-
-        def report(self, kind: type[m.Report], **fields: Any) -> None: ...
-
-    @property
-    def position(self) -> int:
-        """The schedule position of the next step (W-8): merged steps of the cohort plus own steps since."""
-        return self.global_step + self.steps_since_avg
+class WorkerOrders(WorkerNotices):
+    """Plans and averages of a worker, over the variables of `WorkerNotices`."""
 
     # --- training ------------------------------------------------------------------------------------------------
 
@@ -343,153 +280,3 @@ class WorkerOrders:
         if not self.parked:
             self.parked = True
             self.outbox.append(Park(self.throttle))
-
-    # --- the rest of the control messages ------------------------------------------------------------------------
-
-    def for_me(self, event: Any) -> bool:
-        """A targeted message names this rank (W-18)."""
-        return bool(event.target_rank == self.settings.rank)
-
-    def lacks_checkpoint(self, event: m.Checkpoint) -> None:
-        """A rank asked for a callback it does not have reports an error, so that the coordinator can fail over."""
-        self.report(m.CheckpointResult, decision_id=event.decision_id, version=self.version, elapsed_ms=0.0,
-                    error=f"rank {self.settings.rank} has no checkpoint callback")  # fmt: skip
-
-    def lacks_consensus_path(self, event: m.SaveConsensusModel) -> None:
-        """Loud and harmless (W-18)."""
-        self.outbox.append(Publish("save_refused", {"decision": event.decision_id, "why": "no path for a bundle"}))
-
-    def lacks_collective(self, event: m.SyncNow) -> None:
-        """A rank that cannot average must go, not park (R-18): say so, not retryable."""
-        self.report(m.RoundFailed, cycle=event.cycle, attempt=event.attempt, round=m.RoundKind.PARAMS,
-                    cause="this rank has no collective averager", retryable=False)  # fmt: skip
-
-    def lacks_session(self, event: Any) -> None:
-        """Loud and harmless: without a collective averager there is no communicator to renew."""
-        self.outbox.append(Publish("session_refused", {"session": event.session_id, "why": "no collective averager"}))
-
-    def lacks_donation(self, event: m.RequestState) -> None:
-        """Loud and harmless: the coordinator asks the next donor when this one stays silent (M-24)."""
-        self.outbox.append(Publish("state_refused", {"transfer": event.transfer_id, "why": "cannot act as a donor"}))
-
-    def note_holder(self, event: m.SetEpochCallbackRole) -> None:
-        """Who fires the epoch callback (M-33)."""
-        self.callback_holder = event.holder
-
-    def prefetch(self, event: m.StageAdvisory) -> None:
-        """A hint to the prefetcher, latest wins (W-25)."""
-        self.outbox.append(Stage(event.segments))
-
-    def publish_epoch(self, event: m.EpochAggregated) -> None:
-        """Forward to whoever listens (W-25)."""
-        self.outbox.append(Publish("epoch_aggregated", {"epoch": event.epoch, "metrics": event.metrics}))
-
-    def publish_evaluation(self, event: m.EvalBroadcast) -> None:
-        """Forward to whoever listens (W-25)."""
-        self.outbox.append(Publish("evaluated", {"epoch": event.epoch, "metric": event.metric}))
-
-    def bury(self, event: m.DeclareDead) -> None:
-        """Keep the ledger of dead peers (W-20)."""
-        self.dead_peers += ((event.dead_rank, event.dead_incarnation),)
-
-    # --- ends ----------------------------------------------------------------------------------------------------
-
-    def save_named(self, event: m.ShutdownWithSave) -> bool:
-        """A stem is configured, so there is something to write (W-19)."""
-        return event.stem is not None
-
-    def already_saving(self, event: object) -> bool:
-        """The save is in the training process's hands; its end ends the worker (W-19)."""
-        return self.saving is not None
-
-    def renamed_saver(self, event: m.ShutdownWithSave) -> bool:
-        """The same decision names another saver, which is this rank (M-52)."""
-        mine = event.saver == self.settings.rank
-        return mine and self.saving is not None and self.saving.saver != self.settings.rank
-
-    def save(self, event: m.ShutdownWithSave) -> None:
-        """K-11: every rank writes its optimizer file, the saver the model too."""
-        self.saving = event
-        self.saves_open += 1
-        self.drain_until = self.last_now + self.settings.drain_s
-        self._let_go()
-        self.outbox.append(Save(event.decision_id, self.version, event.stem, event.saver == self.settings.rank))
-
-    def saved(self, event: ActionDone) -> None:
-        """Report what became of the save; an error never blocks the exit (W-19)."""
-        self.report(m.CheckpointResult, decision_id=event.decision_id, version=event.version,
-                    elapsed_ms=event.elapsed_ms, error=event.error)  # fmt: skip
-
-    def is_save(self, event: ActionDone) -> bool:
-        """The training process finished the save of a shutdown."""
-        return event.kind == "save" and self.saving is not None
-
-    def saves_again(self, event: ActionDone) -> bool:
-        """This rank became the saver while it wrote its own file: the model is still to come (M-52)."""
-        return self.is_save(event) and self.saves_open > 1
-
-    def one_save_less(self, event: ActionDone) -> None:
-        """Nothing is reported before the last file is written, or the save would count as settled."""
-        self.saves_open -= 1
-
-    def _let_go(self) -> None:
-        if self.hand or self.mailbox:
-            self.hand, self.mailbox, self.started = (), (), False
-            self.outbox.append(AbandonPlan())
-        if self.parked:
-            self.parked = False
-            self.outbox.append(Unpark())
-
-    def say_goodbye(self, event: object) -> None:
-        """Only on a clean end: it switches off both death detectors (W-24)."""
-        self.report(m.Exiting, reason="leave" if self.drain_until is not None and self.saving is None else "done")
-
-    def stop_clean(self, event: object) -> None:
-        """Nothing is left to do."""
-        self._let_go()
-        self.outbox.append(Stop("ok", "the run is over"))
-
-    def stop_saved(self, event: object) -> None:
-        """The run ended by ShutdownWithSave."""
-        self._let_go()
-        reason = event.reason if isinstance(event, m.ShutdownWithSave) else (self.saving and self.saving.reason)
-        name = m.SaveReason(reason or 0).name.lower()
-        self.outbox.append(Stop("saved", f"the run ended early ({name}); what it had is saved"))
-
-    def stop_left(self, event: object) -> None:
-        """The lane ended while leaving (W-23, W-28)."""
-        self._let_go()
-        self.outbox.append(Stop("leave", "left the run"))
-
-    def leave(self, event: object) -> None:
-        """W-28: report Exiting, then serve at most `leave_grace_s` until the coordinator closes the link."""
-        self.drain_until = self.last_now + self.settings.leave_grace_s
-        self._let_go()
-        self.report(m.Exiting, reason="leave")
-
-    def lose_coordinator(self, event: LinkLost | None) -> None:
-        """W-21 without reattachment: what this rank has is saved under its own name, never over the shared file."""
-        cause = event.cause if event is not None else f"silent for more than {self.settings.staleness_s:g} s"
-        self._let_go()
-        if self.settings.on_lost == "save" and self.settings.save_path is not None:
-            stem = f"{self.settings.save_path}/lost.rank{self.settings.rank}.v{self.version}"
-            self.outbox.append(Save(0, self.version, stem, True))
-        self.outbox.append(Stop("coordinator_lost", f"the coordinator is gone ({cause})"))
-
-    def is_foreign(self, event: m.Fenced) -> bool:
-        """It names another life than the own one; else it is ignored (W-21)."""
-        own = self.settings
-        return (event.generation, event.incarnation) != (own.generation, own.incarnation)
-
-    def cast_out(self, event: m.Fenced) -> None:
-        """This incarnation is over; without rejoining, the process is too."""
-        self._let_go()
-        self.outbox.append(Stop("rejected", (
-            f"the coordinator has moved on to generation {event.generation}, incarnation {event.incarnation}: "
-            f"{event.why}; start this rank anew"
-        )))  # fmt: skip
-
-    def fail_training(self, event: Any) -> None:
-        """No Exiting: the link that closes is the death report (W-24)."""
-        self._let_go()
-        self.outbox.append(Stop("failed", event.text))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import inspect
 import re
 import sys
@@ -66,7 +67,7 @@ def machine_page(name: str) -> str:
     owner = tables.machine_class(name)
     where = owner.__module__.removeprefix("paceline.").replace(".", "/")
     parts = [
-        head("core/tables.py") + title,
+        head(f"core/table_{name}.py") + title,
         "\n\n".join((summary(name), *reasons(name))),
         prose(
             f"Guards and effects are methods of `{owner.__name__}` in `{where}.py` or of its bases. `paceline "
@@ -87,13 +88,12 @@ def summary(name: str) -> str:
 
 
 def reasons(name: str) -> list[str]:
-    """The paragraphs of comment between the heading of a table's section and its first line of code."""
-    source = inspect.getsource(tables)
-    found = re.search(rf"^# --- {name} -+\n((?:#.*\n)*)", source, re.MULTILINE)
-    if found is None:
-        raise SystemExit(f"core/tables.py has no section '# --- {name} ---'")
-    text = textwrap.dedent("".join(line[1:] + "\n" for line in found[1].splitlines()))
-    return [prose(paragraph) for paragraph in text.split("\n\n") if paragraph.strip()]
+    """The paragraphs of the docstring of a table's module, but for its first line."""
+    module = importlib.import_module(f"paceline.core.table_{name}")
+    paragraphs = (inspect.getdoc(module) or "").split("\n\n")[1:]
+    if not paragraphs:
+        raise SystemExit(f"core/table_{name}.py does not give its reasons in its docstring")
+    return [prose(paragraph) for paragraph in paragraphs]
 
 
 def prose(text: str) -> str:

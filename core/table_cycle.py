@@ -1,0 +1,65 @@
+"""The table of the averaging cycle (protocol 4.3): when it is armed, what counts, when it ends.
+
+A cycle is armed once and finished once (I1). Evidence counts when it is of this cycle and attempt and of a rank
+that was asked; nothing else does, least of all steps or time (I2). Stalled is terminal (M-50).
+"""
+
+from __future__ import annotations
+
+from .engine import SAME, Kind, Row, Table
+from .phases import CyclePhase
+
+__all__ = ["CYCLE"]
+
+_ID, _PE, _SL = CyclePhase.IDLE, CyclePhase.PENDING, CyclePhase.STALLED
+
+_CYCLE_ROWS = (
+    Row(_ID, "Judge", _PE, ("fires",), ("arm",), rule="C-30 G-1 G-10"),
+    Row(_ID, "Judge", SAME, kind=Kind.IGNORE, rule="G-1"),
+    Row(_PE, "Judge", SAME, ("gate_complete", "digest_split"), ("settle_digests",), rule="C-18"),
+    Row(_PE, "Judge", _ID, ("gate_complete",), ("finish",), rule="C-33 C-12"),
+    Row(_PE, "Judge", SAME, kind=Kind.IGNORE, rule="C-12"),
+    Row(_PE, "SyncAck", SAME, ("!round_current",), kind=Kind.FENCED, rule="C-35"),
+    Row(_PE, "SyncAck", SAME, ("!owes_ack",), kind=Kind.FENCED, rule="C-6", note="counts once, of a participant"),
+    Row(_PE, "SyncAck", SAME, ("!founded",), kind=Kind.VIOLATION, rule="N-3 R-2", note="before there is a consensus"),
+    Row(_PE, "SyncAck", SAME, (), ("record_ack",), rule="C-32 C-6"),
+    Row(_ID, "SyncAck", SAME, kind=Kind.FENCED, rule="C-43"),
+    Row(_PE, "SnapshotReady", SAME, ("!round_current",), kind=Kind.FENCED, rule="C-35"),
+    Row(_PE, "SnapshotReady", SAME, ("!asked",), kind=Kind.FENCED, rule="C-7", note="it was not asked"),
+    Row(_PE, "SnapshotReady", SAME, ("already_shipped",), kind=Kind.IGNORE, rule="C-7", note="a repeat is no evidence"),
+    Row(_PE, "SnapshotReady", SAME, ("!shipped_plausible",), ("books_differ",), kind=Kind.VIOLATION, rule="C-7",
+        note="books differ"),
+    Row(_PE, "SnapshotReady", SAME, (), ("admit_contribution",), rule="C-34 C-7"),
+    Row(_ID, "SnapshotReady", SAME, kind=Kind.FENCED, rule="C-43"),
+    Row(_PE, "RoundReduced", SAME, ("round_current",), ("record_reduced",), rule="R-2"),
+    Row((_ID, _PE), "RoundReduced", SAME, kind=Kind.FENCED, rule="R-1"),
+    Row(_PE, "RoundProgress", SAME, ("key_current",), ("record_progress",), rule="R-11 M-15"),
+    Row((_ID, _PE), "RoundProgress", SAME, kind=Kind.FENCED, rule="R-1"),
+    Row(_PE, "RoundAborted", SAME, ("!round_current",), kind=Kind.FENCED, rule="R-1"),
+    Row(_PE, "RoundAborted", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
+    Row(_PE, "RoundAborted", SAME, (), ("try_again",), rule="C-39 R-18"),
+    Row(_ID, "RoundAborted", SAME, kind=Kind.FENCED, rule="R-1"),
+    Row((_ID, _PE), "RoundFailed", SAME, ("!retryable",), ("expel",), rule="R-18"),
+    Row(_PE, "RoundFailed", SAME, ("!round_current",), kind=Kind.FENCED, rule="R-1"),
+    Row(_PE, "RoundFailed", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
+    Row(_PE, "RoundFailed", SAME, (), ("try_again",), rule="C-39 R-18"),
+    Row(_ID, "RoundFailed", SAME, kind=Kind.FENCED, rule="R-1"),
+    Row(_PE, "Ceiling", _SL, (), ("abort", "stall"), rule="C-41 M-15"),
+    Row(_ID, "Ceiling", _SL, (), ("stall",), rule="C-45 M-16"),
+    Row(_PE, "Abandoned", _SL, (), ("abort",), rule="C-25 M-6", note="the run did not form"),
+    Row(_ID, "Abandoned", SAME, kind=Kind.IGNORE, rule="C-25 M-6"),
+    Row(_PE, "Unrecoverable", _SL, (), ("abort", "give_up"), rule="C-42 M-21"),
+    Row(_ID, "Unrecoverable", SAME, (), ("give_up",), rule="C-46 M-21"),
+    *(
+        Row(_SL, name, SAME, kind=Kind.IGNORE, rule="C-44", note="terminal")
+        for name in ("Judge", "SyncAck", "SnapshotReady", "RoundReduced", "RoundProgress", "RoundAborted",
+                     "RoundFailed", "Ceiling", "Unrecoverable", "Abandoned")
+    ),
+)  # fmt: skip
+
+CYCLE = Table(
+    name="cycle", phases=CyclePhase, initial=_ID,
+    events=("Judge", "SyncAck", "SnapshotReady", "RoundReduced", "RoundProgress", "RoundAborted", "RoundFailed",
+            "Ceiling", "Unrecoverable", "Abandoned"),
+    rows=_CYCLE_ROWS, final=(_SL,),
+)  # fmt: skip

@@ -1,0 +1,57 @@
+"""The table of a peer (protocol 11.1): is what an incarnation says evidence at all?
+
+One incarnation at the coordinator. An incarnation ends once: an exited one is never declared dead, a late Exiting
+of a dead one is fenced (M-1, I19). What a joining rank can send is only what a cycle asks of it. A rank that has
+left or died is heard no more: whatever it still says is fenced.
+"""
+
+from __future__ import annotations
+
+from .engine import SAME, Kind, Row, Table
+from .phases import PeerPhase
+
+__all__ = ["PEER"]
+
+_JO, _VO, _EX, _DE = PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.EXITED, PeerPhase.DEAD
+_ALIVE, _GONE = (_JO, _VO), (_EX, _DE)
+
+_PEER_REPORTS = (
+    "Batch", "SyncAck", "SnapshotReady", "Metrics", "LrUpdate", "Heartbeat", "Exiting", "Intent", "CheckpointResult",
+    "EvalResult", "EpochFnElapsed", "SessionIdGenerated", "ResourceSample", "RoundFailed",
+)  # fmt: skip
+
+_PEER_ROWS = (
+    Row(_GONE, "Batch", SAME, kind=Kind.FENCED, rule="N-6 M-1"),
+    Row(_JO, "Batch", SAME, kind=Kind.VIOLATION, rule="C-8", note="a step before the first consensus"),
+    Row(_VO, "Batch", SAME, ("!step_rises",), kind=Kind.REFUSED, rule="C-8"),
+    Row(_VO, "Batch", SAME, ("!plan_at_head",), kind=Kind.VIOLATION, rule="D-12", note="not the plan at the head"),
+    Row(_VO, "Batch", SAME, ("!samples_fit",), kind=Kind.REFUSED, rule="D-11"),
+    Row(_VO, "Batch", SAME, ("void",), ("void_batch",), rule="C-8"),
+    Row(_VO, "Batch", SAME, (), ("count_batch",), rule="C-8 C-20 C-36"),
+    Row(_VO, "Metrics", SAME, ("!holds_plans",), kind=Kind.FENCED, rule="D-9", note="plans this rank does not hold"),
+    Row(_VO, "Metrics", SAME, (), ("complete_plans",), rule="D-9"),
+    Row(_JO, "Metrics", SAME, kind=Kind.FENCED, rule="D-9"),
+    Row(_ALIVE, "SyncAck", SAME, (), (), rule="C-6", note="goes on to the cycle"),
+    Row(_ALIVE, "SnapshotReady", SAME, (), (), rule="C-7", note="goes on to the cycle"),
+    Row(_ALIVE, "RoundFailed", SAME, (), (), rule="R-18", note="goes on to the cycle"),
+    Row(_ALIVE, "LrUpdate", SAME, (), ("note_rate",), rule="B-43"),
+    Row(_ALIVE, "Heartbeat", SAME, (), (), rule="M-2", note="liveness was stamped before the table is asked"),
+    Row(_ALIVE, "Exiting", _EX, (), ("depart",), rule="M-8"),
+    Row(_ALIVE, "Intent", SAME, (), ("note_intent",), rule="K-1 M-54"),
+    Row(_ALIVE, "CheckpointResult", SAME, (), ("note_saved",), rule="M-52"),
+    Row(_ALIVE, "EvalResult", SAME, kind=Kind.REFUSED, rule="K-16", note="no evaluation was asked for"),
+    Row(_ALIVE, "EpochFnElapsed", SAME, (), ("exclude_callback",), rule="K-18"),
+    Row(_ALIVE, "SessionIdGenerated", SAME, kind=Kind.REFUSED, rule="M-31", note="no session is being renewed"),
+    Row(_ALIVE, "ResourceSample", SAME, (), ("forward_sample",), rule="O-5"),
+    Row(_ALIVE, "Lost", _DE, (), ("die",), rule="M-17 M-18"),
+    Row(_JO, "Promoted", _VO, (), ("promote",), rule="M-25"),
+    Row(_VO, "Promoted", SAME, kind=Kind.IGNORE, rule="M-25"),
+    *(Row(_GONE, name, SAME, kind=Kind.FENCED, rule="N-6 M-1") for name in _PEER_REPORTS if name != "Batch"),
+    Row(_GONE, "Lost", SAME, kind=Kind.IGNORE, rule="M-1 M-17"),
+    Row(_GONE, "Promoted", SAME, kind=Kind.IGNORE, rule="M-25"),
+)
+
+PEER = Table(
+    name="peer", phases=PeerPhase, initial=_JO, events=(*_PEER_REPORTS, "Lost", "Promoted"), rows=_PEER_ROWS,
+    final=(_EX, _DE),
+)  # fmt: skip

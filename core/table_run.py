@@ -1,0 +1,40 @@
+"""The table of a run (protocol C-25): forming, training, shutting down, stopped.
+
+A run forms once, trains, shuts down once and is over. `Judge` is the last step of the pass: it asks whether the work
+is done, so it never sees a cycle half finished. Saving and shutting down are decisions taken once per run: whatever
+asks for one a second time is ignored in writing (M-50, I9). From ShuttingDown nothing leads back; who does not go in
+time is cut off, because a run must end even if a rank never will (I38).
+"""
+
+from __future__ import annotations
+
+from .engine import SAME, Kind, Row, Table
+from .phases import RunPhase
+
+__all__ = ["RUN"]
+
+_FO, _TR, _SD, _ST = RunPhase.FORMING, RunPhase.TRAINING, RunPhase.SHUTTING_DOWN, RunPhase.STOPPED
+
+_RUN_ROWS = (
+    Row(_FO, "Formed", _TR, (), ("start_training",), rule="C-25 M-6"),
+    Row(_FO, "FormationFailed", _SD, ("anyone_alive",), ("dismiss",), rule="C-25 M-4 M-6"),
+    Row(_FO, "FormationFailed", _ST, (), ("finish_run",), rule="C-25 M-4"),
+    Row(_FO, "Saving", SAME, kind=Kind.IGNORE, rule="M-21", note="before training formation decides"),
+    Row(_FO, "Judge", SAME, kind=Kind.IGNORE, rule="M-4"),
+    Row(_TR, "Judge", _SD, ("work_done",), ("shut_down",), rule="C-25 D-21 M-53"),
+    Row(_TR, "Judge", SAME, (), ("advance",), rule="D-21"),
+    Row(_TR, "Saving", _SD, (), ("shut_down_saving",), rule="C-25 M-51"),
+    Row((_TR, _SD, _ST), "Formed", SAME, kind=Kind.IGNORE, rule="C-25"),
+    Row((_TR, _SD, _ST), "FormationFailed", SAME, kind=Kind.IGNORE, rule="C-25"),
+    Row(_SD, "Judge", _ST, ("everyone_gone",), ("finish_run",), rule="M-53"),
+    Row(_SD, "Judge", _ST, ("grace_over",), ("cut_off", "finish_run"), rule="M-53"),
+    Row(_SD, "Judge", SAME, ("save_settled",), ("send_shutdown",), rule="M-52"),
+    Row(_SD, "Judge", SAME, kind=Kind.IGNORE, rule="M-53"),
+    Row((_SD, _ST), "Saving", SAME, kind=Kind.IGNORE, rule="M-50", note="one decision per run"),
+    Row(_ST, "Judge", SAME, kind=Kind.IGNORE, rule="M-53"),
+)
+
+RUN = Table(
+    name="run", phases=RunPhase, initial=_FO, events=("Formed", "FormationFailed", "Judge", "Saving"),
+    rows=_RUN_ROWS, final=(_ST,),
+)  # fmt: skip
