@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -131,7 +132,8 @@ class Connection:
     def _give_up(self) -> None:
         if self._token is None:
             self._scope.cancel()
-        else:
+            return
+        with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._scope.cancel)
 
     async def _live(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
