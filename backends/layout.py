@@ -312,6 +312,11 @@ class DoubleBuffer:
                 raise LocalProtocolError("there is no new consensus to keep: nothing was written beside the last one")
             self._kept, self._spare, self._fresh = self._spare, self._kept, False
 
+    def revert(self) -> None:
+        """The consensus kept last never became one: the one before it, or none, is the last consensus again."""
+        with self._lock:
+            self._kept, self._spare, self._fresh = self._spare, self._kept, False
+
     @contextmanager
     def reading(self) -> Iterator[memoryview]:
         """The last consensus, kept from being overwritten for as long as the block lasts."""

@@ -23,7 +23,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core.config import Config
 from ..core.coordinator import Coordinator
-from ..core.errors import ConfigError
+from ..core.errors import CheckpointError, ConfigError
 from ..core.phases import RunPhase
 from ..core.schema import Schema
 from ..transports.api import Credentials, Listener
@@ -139,7 +139,7 @@ async def serve(
     `url` is where to listen (port 0 picks one), `ready` gets the URL to dial, `on_record` every record. With `run_dir`
     the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled as the module
     says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
-    `InvariantError` if a bug breaks the run off.
+    `CheckpointError` if the run ended and its consensus could not be, `InvariantError` if a bug breaks the run off.
     """
     listener = await find_transport(url).listen(url, credentials)
     try:
@@ -177,6 +177,8 @@ async def _serve(
             finish = await driver.run(listener)
             recorder.status()
             nursery.cancel_scope.cancel()
+        if plane.failure is not None:
+            raise CheckpointError(f"the run is over ({finish.text}), but its model is not saved: {plane.failure}")
         return finish
     except BaseExceptionGroup as group:
         error = first_error(group)

@@ -107,6 +107,7 @@ class StarAverager:
     def open(self, opened: OpenRound) -> None:
         """Begin an attempt. A rank that was refused for non-finite values in an earlier attempt of the same round
         stays refused: it would ship the very same copy."""
+        self._take_back()
         if opened.key != self._barred_in:
             self._barred, self._barred_in = {}, opened.key
         moves_state = opened.key.kind == RoundKind.STATE
@@ -138,6 +139,7 @@ class StarAverager:
 
     def abort(self, aborted: AbortRound) -> None:
         if self.round is not None and aborted.key == self.round.opened.key:
+            self._take_back()
             self.round.abort("the coordinator gave the round up")
 
     def close(self, closed: CloseRound) -> None:
@@ -287,6 +289,12 @@ class StarAverager:
             self.round.staged(rank)
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _take_back(self) -> None:
+        """A consensus whose cycle did not finish is none: what a save writes must not hold steps whose picks count as
+        uncovered, or a resume would train them twice (K-10, I52). `close` is what makes it final."""
+        if self.round is not None and self.round.phase == RoundPhase.SCATTERING and self.round.realized:
+            self._consensus.revert()
 
     def _layout(self) -> FlatLayout:
         return self.riding if self._state is None else self.whole

@@ -82,6 +82,8 @@ class StarServer:
         self._driver: CoordinatorDriver | None = None
         self._busy = False
         self._deferred: list[Any] = []
+        self.failure: str | None = None
+        """Why the newest bundle could not be written, None if it was."""
 
     # --- orders --------------------------------------------------------------------------------------------------
 
@@ -265,9 +267,11 @@ class StarServer:
             path = Path(f"{order.stem}.safetensors")
             with bundle.held, trio.CancelScope(shield=True):
                 error = await _attempt(self._write_consensus, path, bundle)
+                self.failure = error
                 driver.post(ev.ConsensusSaved(order.decision_id, order.version, error))
                 if bundle.record is not None and error is None:
                     error = await _attempt(_write_record, path, bundle)
+                    self.failure = error
                     driver.post(ev.MetaWritten(order.decision_id, order.version, error))
             self._bundles.popleft()
             self._notify()

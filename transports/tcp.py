@@ -19,13 +19,14 @@ Opening: when a dialler has both lanes proved it sends one empty block on the bu
 paired the lanes, answers with one. So a dial that returns is a channel that a handler is about to serve, and one that
 the listener gave up on (too many knocking, partner late) fails inside `dial`, which tries again.
 
-Times are those of M-3: a handshake, pairing included, takes at most `handshake_s`; a write that makes no progress for
-`write_stall_s` ends the channel; a dial repeats itself for `dial_total_s`.
+Times are those of M-3: a handshake, pairing included, takes at most `handshake_s`; a write on the control lane that
+makes no progress for `write_stall_s` ends the channel; a dial repeats itself for `dial_total_s`.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket as stdlib_socket
 from contextlib import ExitStack
@@ -197,6 +198,8 @@ async def _prove(lane: SocketLane, kind: Lane, dial_id: bytes, credentials: Cred
     second = memoryview(bytearray(PRELUDE_2))
     await fill(lane, second)
     await lane.send((memoryview(handshake.receive(second)),))
+    if kind is Lane.BULK:
+        lane.write_stall_s = math.inf
     return handshake.keys
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable
 
@@ -209,6 +210,8 @@ class TcpListener:
         third = memoryview(bytearray(PRELUDE_3))
         await fill(lane, third)
         handshake.receive_proof(third)
+        if handshake.lane is Lane.BULK:
+            lane.write_stall_s = math.inf
         self._warn_of_public(lane)
         nonce = first[PRELUDE_1 - NONCE_BYTES :]
         return _Proved(

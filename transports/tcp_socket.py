@@ -35,11 +35,14 @@ class SocketLane:
     """A connected trio socket as a `framed.ByteLane`; takes it over and closes it.
 
     The socket is used directly and not through a stream, so that blocks are received into their final memory.
+    `write_stall_s` bounds a write without progress, and is lifted from a lane that turns out to be a bulk lane: there
+    the reader is meant to hold the writer back, a fast rank until a slow one has shipped (R-11), and whether the peer
+    lives is shown by its heartbeats.
     """
 
     def __init__(self, connected: trio.socket.SocketType, write_stall_s: float) -> None:
         self._socket = connected
-        self._write_stall_s = write_stall_s
+        self.write_stall_s = write_stall_s
         self.family = int(connected.family)
         self.remote: Address = connected.getpeername()
         for level, name, value in _OPTIONS:
@@ -52,10 +55,10 @@ class SocketLane:
         rest = [view for view in views if len(view) > 0]
         while rest:
             taken = -1
-            with trio.move_on_after(self._write_stall_s):
+            with trio.move_on_after(self.write_stall_s):
                 taken = await self._socket.sendmsg(rest)
             if taken < 0:
-                raise TimeoutError(f"the peer took no byte for {self._write_stall_s:g} s")
+                raise TimeoutError(f"the peer took no byte for {self.write_stall_s:g} s")
             while rest and taken >= len(rest[0]):
                 taken -= len(rest[0])
                 del rest[0]

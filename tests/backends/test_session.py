@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,7 @@ from paceline.backends.trace import Tracer
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core.config import Config
-from paceline.core.errors import ConfigError, LocalProtocolError, RefusedError, TransportError
+from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, RefusedError, TransportError
 
 from support.cohort import hello
 from support.small_run import BATCH, PATIENCE_S, SAMPLES, Seen, SmallRun, Thread, dataset, train_one
@@ -319,6 +320,22 @@ def test_a_run_directory_that_cannot_be_written_is_a_clear_error(tmp_path: Path)
 
     with pytest.raises(ConfigError, match="run directory"):
         trio.run(main)
+
+
+def test_a_model_that_cannot_be_saved_in_the_end_is_an_error_and_no_rank_suffers(tmp_path: Path):
+    """K-8: exit code 7 instead of a success without a file; the ranks end well and hold the model."""
+    run_dir = tmp_path / "run"
+    run = SmallRun(run_dir, target_ranks=1)
+
+    def spoil(seen: Seen) -> None:
+        if run_dir.is_dir():
+            shutil.rmtree(run_dir)
+            run_dir.write_text("in the way")
+
+    assert run.train(0, before=spoil).session.version > 0
+    with pytest.raises(CheckpointError, match="its model is not saved") as error:
+        run.coordinator.result()
+    assert error.value.exit_code == 7
 
 
 def test_an_onlooker_that_raises_does_not_end_the_run():

@@ -431,6 +431,29 @@ def test_the_last_consensus_is_not_written_while_it_is_read() -> None:
         assert bytes(held) == first != bytes(averager.consensus or b"")
 
 
+def test_a_consensus_whose_cycle_never_finished_is_none() -> None:
+    """K-10, I52: given up or tried again after the reduce, the one before it is the last consensus again; only
+    `close` makes a new one final. Else a save would hold steps whose picks count as uncovered."""
+    averager, _ = average(SCHEMA, {0: Ship(5, random_flat(0))})
+    averager.close(CloseRound(KEY))
+    first = bytes(averager.consensus or b"")
+    for cycle, end in ((4, averager.abort), (5, None), (6, averager.close)):
+        key = attrs.evolve(KEY, cycle=cycle)
+        averager.open(opened([0], key=key))
+        Cohort(SCHEMA, averager, {0: Ship(5, random_flat(cycle))}, key=key).reduce()
+        assert received(averager, 0) != first
+        if end == averager.abort:
+            averager.abort(AbortRound(key))
+            assert bytes(averager.consensus or b"") == first
+        elif end is None:
+            averager.open(opened([0], key=key, attempt=1))
+            assert bytes(averager.consensus or b"") == first
+            averager.abort(AbortRound(key))
+        else:
+            averager.close(CloseRound(key))
+            assert bytes(averager.consensus or b"") != first
+
+
 # --- state -------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from paceline.core.errors import ConfigError, RefusedError, TransportError
-from paceline.core.messages import RejectCode
+from paceline.core.messages import Exiting, RejectCode
 from paceline.core.wire import DialHandshake, Lane, refusal_prelude
 from paceline.transports import framed
 from paceline.transports.api import Channel
@@ -382,18 +382,41 @@ def test_a_torn_block_is_never_handed_out(monkeypatch: pytest.MonkeyPatch) -> No
     run(main)
 
 
-def test_a_peer_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_takes_no_message_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """M-3: a write without progress ends the link, and the text says so."""
     monkeypatch.setattr(framed, "LANE_SKEW_S", 0.0)
 
     async def main() -> None:
         async with meeting(TCP, transport=TcpTransport(dial_total_s=0, write_stall_s=0.05)) as met:
             rank, coordinator = await met.join()
+            long = Exiting(reason="x" * 1_000_000, report_seq=1)
             with pytest.raises(TransportError, match=r"took no byte for 0\.05 s"):
-                for number in range(1000):
-                    await rank.send_bulk(block(512 * 1024, offset=number), pattern(512 * 1024))
+                for _ in range(1000):
+                    await rank.send(long)
             with pytest.raises(TransportError):
-                await coordinator.receive()
+                while True:
+                    await coordinator.receive()
+
+    run(main)
+
+
+def test_a_bulk_lane_may_be_held_back_for_as_long_as_it_takes() -> None:
+    """R-11: the averager does not read a rank that is ahead of the others. That is no stall of the rank (M-3)."""
+
+    async def main() -> None:
+        async with meeting(TCP, transport=TcpTransport(dial_total_s=0, write_stall_s=0.01)) as met:
+            rank, coordinator = await met.join()
+            blocks = 40
+
+            async def ship() -> None:
+                for number in range(blocks):
+                    await rank.send_bulk(block(512 * 1024, offset=number), pattern(512 * 1024))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ship)
+                await trio.testing.wait_all_tasks_blocked(0.1)  # many times the bound: the lane is full and waits
+                for number in range(blocks):
+                    assert (await coordinator.receive_bulk(Landing())).offset == number
 
     run(main)
 
