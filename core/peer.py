@@ -184,8 +184,9 @@ class Peer:
     def complete_plans(self, event: m.Metrics) -> None:
         """Free the plans; what was not trained of them returns, loudly (D-9)."""
         self._progress("Metrics")
+        epoch = self.co.book.holdings(self.rank).plans[0].plan.epoch
         short = self.co.book.complete(self.rank, event.plan_ids)
-        self.co.desk.completed(self.rank, event)
+        self.co.desk.completed(self.rank, epoch, event)
         if short:
             self.co.returned = True
             self.co.emit(Alert("short_plan", f"rank {self.rank}", f"{short} batches of a plan were not trained"))

@@ -224,9 +224,10 @@ class Desk:
 
     # --- completions and epochs ----------------------------------------------------------------------------------
 
-    def completed(self, rank: int, metrics: Metrics) -> None:
-        """Keep the metrics of a chunk (K-20) and remember whom to serve (C-3.11)."""
-        tally = self.tallies.setdefault(metrics.epoch, EpochTally())
+    def completed(self, rank: int, epoch: int, metrics: Metrics) -> None:
+        """Keep the metrics of a chunk (K-20) and remember whom to serve (C-3.11). `epoch` is that of the plan: a label
+        that a rank made up would open the tally of an epoch that does not exist, and nothing would ever close it."""
+        tally = self.tallies.setdefault(epoch, EpochTally())
         tally.samples += metrics.samples
         tally.batches += metrics.batches
         tally.share_ms += metrics.share_complete_ms
