@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib
+import importlib.util
 import inspect
 import re
 import sys
@@ -20,6 +22,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -32,7 +35,8 @@ from paceline.core.diagram import markdown
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
 from paceline.core.schema import EntryClass, Schema, SchemaEntry
 
-DOCS = Path(__file__).parent
+HERE = Path(__file__).parent
+DOCS = HERE
 REFRESH = "make dev && .venv/bin/python docs/generate.py --write"
 
 
@@ -42,7 +46,18 @@ def pages() -> dict[str, str]:
     made["reference/messages.md"] = head("core/messages.py and what it imports") + messages_page()
     made["reference/config.md"] = head("core/config.py and docs/knobs.toml") + config_page()
     made["reference/command-line.md"] = head("backends/cli.py") + command_page()
+    made["reference/rules.md"] = head("docs/rules.toml, the tables, the code and the tests") + rules().page()
     return made
+
+
+@functools.cache
+def rules() -> ModuleType:
+    """rules.py beside this file, found by its path, as this file is by the tests: the folder is no package."""
+    spec = importlib.util.spec_from_file_location("paceline_docs_rules", HERE / "rules.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def head(source: str) -> str:

@@ -107,6 +107,7 @@ def test_a_floor_imports_only_the_packages_allowed_there(floor: str) -> None:
 
 
 def test_core_imports_no_clock_no_randomness_and_no_door_to_the_world() -> None:
+    """N-13, 17.1 #25: time comes in events, so no read has a timeout that somebody else could clear."""
     shut = {module: what for what, names in WORLD.items() for module in names}
     wrong = [
         f"{path.relative_to(ROOT)} imports {name} ({shut[name.partition('.')[0]]})"

@@ -57,7 +57,7 @@ def test_squares_are_summed_in_float64() -> None:
 
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3, width=32), st.floats(-1e3, 1e3, width=32)), min_size=1, max_size=50))
 def test_the_triple_agrees_with_the_formula(pairs: list[tuple[float, float]]) -> None:
-    """R-16, against math.fsum."""
+    """17.2 #16, R-16, against math.fsum."""
     layout = layout_of((EntryClass.PARAM, len(pairs), "float64"))
     pre, post = (np.array(side, "<f8").data.cast("B") for side in zip(*pairs, strict=True))
     triple = divergence(layout, pre, post)

@@ -86,7 +86,7 @@ def test_blocks_tile_a_layout_exactly_once_and_cut_no_element(
 
 
 def test_a_snapshot_is_deep() -> None:
-    """W-26: no CPU tensor is aliased."""
+    """17.1 #34, W-26: no CPU tensor is aliased."""
     model = Odd()
     _, snapshot = flat_of(model)
     before = bytes(snapshot.memory)

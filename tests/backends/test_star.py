@@ -219,7 +219,7 @@ def test_a_non_finite_later_block_aborts_and_the_rank_stays_refused_in_the_next_
 
 
 def test_a_rank_lost_with_blocks_in_the_sum_aborts_and_the_sources_keep_their_bits() -> None:
-    """R-4, R-18, R-10: what ranks retain is never written."""
+    """17.2 #7, R-4, R-18, R-10: what ranks retain is never written."""
     memory = [bytearray(random_flat(rank)) for rank in (0, 1)]
     before = [bytes(flat) for flat in memory]
     ships = {rank: Ship(5, flat) for rank, flat in enumerate(memory)}

@@ -74,7 +74,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("knobs", "rule"), BAD, ids=[f"{next(iter(k))}-{i}" for i, (k, _) in enumerate(BAD)])
 def test_a_bad_knob_is_named_with_its_rule(knobs: dict[str, Any], rule: str) -> None:
-    """Section 15, V-1 to V-4."""
+    """Section 15, V-1, V-2, V-3, V-4, G-11."""
     with pytest.raises(ConfigError) as caught:
         Config.from_knobs(knobs)
     assert rule in str(caught.value) and any(knob in str(caught.value) for knob in knobs)

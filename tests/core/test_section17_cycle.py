@@ -200,7 +200,7 @@ def test_no_step_finishes_a_cycle() -> None:
 
 @OLD_WAYS.against("a_stall_is_a_rest")
 def test_nothing_is_asked_of_a_cohort_that_stalled() -> None:
-    """17.2 #6, C-16, C-2, M-50: one save, and the cycle does not come back."""
+    """C-41, 17.2 #6, C-16, C-2, M-50: one save, and the cycle does not come back."""
     hand = pending()
     hand.tick(302.0)
 

@@ -91,7 +91,7 @@ def test_header_authentication_carries_blocks_too(kind: Kind) -> None:
 
 @every_transport
 def test_concurrent_senders_never_interleave(kind: Kind) -> None:
-    """N-4: each frame is whole, whoever else sends. Every block of every sender arrives as it was."""
+    """17.1 #24, N-4: each frame is whole, whoever else sends. Every block of every sender arrives as it was."""
 
     async def main() -> None:
         async with meeting(kind) as met:

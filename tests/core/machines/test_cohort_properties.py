@@ -52,7 +52,8 @@ def faults(kinds: tuple[str, ...] = FAULTS, most: int = 3) -> st.SearchStrategy[
 def test_every_run_ends_with_nothing_lost_and_nothing_merged_twice(
     made: dict[str, Any], schedule: list[int], struck: list[Fault]
 ) -> None:
-    """I38, I42, I44, and after every event I1, I2, I4 to I13, I16, I19, I41, I43, I45."""
+    """I38, I42, I44, and after every event I1, I2, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, I16, I19, I41, I43,
+    I45 (that is W-9)."""
     Cohort(**made).run(schedule, struck)
 
 

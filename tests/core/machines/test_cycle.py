@@ -19,7 +19,7 @@ from support.hand import Hand, alerts, messages, named, pending
 
 
 def test_the_gate_waits_for_the_quota_of_every_voter() -> None:
-    """G-1: counts only."""
+    """C-30, G-1: counts only."""
     hand = Hand().form()
     hand.step(0, 3)
     hand.step(1, 2)
@@ -59,7 +59,7 @@ def test_nothing_is_armed_while_a_cycle_is_pending() -> None:
 
 
 def test_only_acks_of_this_attempt_finish_a_cycle() -> None:
-    """I2, C-12: no batch, snapshot, heartbeat or tick does, and one missing ack holds it."""
+    """C-32, C-33, I2, C-12: no batch, snapshot, heartbeat or tick does, and one missing ack holds it."""
     hand = pending()
     for rank in (0, 1):
         hand.ready(rank)
@@ -125,7 +125,7 @@ def test_steps_that_the_books_do_not_have_end_the_incarnation() -> None:
 
 
 def test_a_repeated_snapshot_is_no_evidence() -> None:
-    """C-7: once per attempt; the contribution is admitted once."""
+    """C-34, C-7: once per attempt; the contribution is admitted once."""
     hand = pending()
     assert [e for e in hand.ready(0) if isinstance(e, fx.AdmitContribution)]
     assert not hand.ready(0) and not hand.co.fenced

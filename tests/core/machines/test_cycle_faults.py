@@ -131,7 +131,7 @@ def test_a_split_of_the_initial_state_fails_the_run() -> None:
 
 @pytest.mark.parametrize("stage", ["armed", "shipped", "reduced", "acked"])
 def test_a_death_in_each_stage_of_a_cycle(stage: str) -> None:
-    """C-21, M-19, I27, I42: merged iff it was in the accepted set, and the pass of the death finishes the cycle."""
+    """C-3, C-21, C-37, M-19, I27, I42: merged iff it was in the accepted set, and the pass of the death finishes."""
     hand = pending(2)
     if stage != "armed":
         hand.ready(0)
@@ -196,7 +196,7 @@ def test_the_clock_of_a_reduce_ends_with_the_last_ack_not_with_a_death() -> None
 
 
 def test_a_pending_cycle_without_evidence_stalls_once_strictly_after_the_ceiling() -> None:
-    """M-15, I31, I32: one dump, one Stalled, one ShutdownWithSave."""
+    """C-9, C-16, C-41, O-8, M-15, I31, I32: one dump, one Stalled, one ShutdownWithSave."""
     hand = pending()
     hand.ready(0)
     effects = hand.tick(300.0)

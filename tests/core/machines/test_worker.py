@@ -194,7 +194,7 @@ SERVED = st.sampled_from(["request", "start", "throttle", "base", "extend", "bea
 
 @given(st.lists(SERVED, max_size=10))
 def test_a_parked_rank_stays_parked_until_its_cycle_ends(story: list[str]) -> None:
-    """I15: every message but the Update of that cycle, a stop, Fenced or a closed lane is served without release."""
+    """W-17, I15: all but the Update of that cycle, a stop, Fenced or a closed lane is served without release."""
     rank = Rank(P)
     acts = {
         "request": lambda: rank.request(1),

@@ -1,0 +1,224 @@
+"""Where each rule of the protocol lives: which rows of the tables obey it, which code cites it, which tests check it.
+
+The list of rules is `rules.toml`, one line a rule, so that two branches that add rules do not meet. Everything else is
+found: rows by their `rule`, code by the comments, docstrings and error texts that name an id, tests by their docstring,
+comments and assertions. What is said of a place is its file and symbol, never a line, so that the page changes only
+when a citation does.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import re
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from paceline.core.engine import SAME, Kind, Row
+from paceline.core.tables import TABLES
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+FLOORS = ("core", "transports", "backends")
+TESTS = "tests"
+
+RULE = re.compile(r"(?<![\w-])(?:[CWGBDMRKNOV]-\d+|I\d+)(?![\w-]*\w)")
+"""An id as a citation: `C-15`, also in `C-15.7`, and `I44`."""
+OLD_WAYS = re.compile(r"\b17\.([12]) (#\d+(?:(?:,| and|, and) #\d+)*)")
+"""Faults of older systems, as in `17.1 #3 and #4`."""
+
+
+class Rule(NamedTuple):
+    """A line of rules.toml. `later` names the feature that a rule waits for, empty for a rule that is in force."""
+
+    id: str
+    title: str
+    later: str
+    group: str
+
+
+class Place(NamedTuple):
+    """Where an id is cited: a file below the root and a symbol in it, empty for the module itself."""
+
+    file: str
+    symbol: str
+
+
+Citations = dict[str, set[Place]]
+
+
+@functools.cache
+def rules() -> dict[str, Rule]:
+    """Every rule by its id, in the order of the file."""
+    found: dict[str, Rule] = {}
+    groups = tomllib.loads((HERE / "rules.toml").read_text(encoding="utf-8"))
+    for group, lines in groups.items():
+        for name, told in lines.items():
+            if name in found:
+                raise SystemExit(f"docs/rules.toml has {name} twice")
+            known = told if isinstance(told, dict) else {"title": told}
+            found[name] = Rule(name, known["title"], known.get("later", ""), group)
+    return found
+
+
+def cited(text: str) -> set[str]:
+    """The ids that a text names."""
+    found = {match[0] for match in RULE.finditer(text)}
+    for match in OLD_WAYS.finditer(text):
+        found |= {f"17.{match[1]} {number}" for number in re.findall(r"#\d+", match[2])}
+    return found
+
+
+# --- code and tests ------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def code_citations() -> Citations:
+    """Per id the symbols of the package that cite it. The rule of a row is no citation: the row is listed itself."""
+    found: Citations = {}
+    for floor in FLOORS:
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            for symbol, text in _pieces(path.read_text(encoding="utf-8")):
+                for name in cited(text):
+                    found.setdefault(name, set()).add(Place(path.relative_to(ROOT).as_posix(), symbol))
+    return found
+
+
+@functools.cache
+def test_citations() -> Citations:
+    """Per id the tests that cite it. Ids in the data of a test are no citations."""
+    found: Citations = {}
+    for path in sorted((ROOT / TESTS).rglob("test_*.py")):
+        source = path.read_text(encoding="utf-8")
+        comments = _comments(source)
+        for node, name in _symbols(ast.parse(source)):
+            if not name.rpartition(".")[2].startswith("test_"):
+                continue
+            texts = [text for line, text in comments if node.lineno <= line <= (node.end_lineno or line)]
+            texts += _said(node)
+            for rule in cited("\n".join(texts)):
+                found.setdefault(rule, set()).add(Place(path.relative_to(ROOT).as_posix(), name))
+    return found
+
+
+def _said(function: ast.stmt) -> Iterator[str]:
+    """Docstring and messages of assertions."""
+    if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield ast.get_docstring(function) or ""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert) and node.msg is not None:
+            yield from (part.value for part in ast.walk(node.msg)
+                        if isinstance(part, ast.Constant) and isinstance(part.value, str))  # fmt: skip
+
+
+def _comments(source: str) -> list[tuple[int, str]]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+
+
+def _pieces(source: str) -> Iterator[tuple[str, str]]:
+    """Comments and string constants of a module, each with the symbol it stands in."""
+    tree = ast.parse(source)
+    owners = {}
+    for node, name in _symbols(tree):
+        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+        for line in range(first, (node.end_lineno or first) + 1):
+            owners[line] = name
+    row_rules = {
+        id(part) for call in ast.walk(tree) if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Row"
+        for keyword in call.keywords if keyword.arg == "rule" for part in ast.walk(keyword)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in row_rules:
+            yield owners.get(node.lineno, ""), node.value
+    for line, comment in _comments(source):
+        yield owners.get(line, ""), comment
+
+
+def _symbols(node: ast.AST, prefix: str = "") -> Iterator[tuple[ast.stmt, str]]:
+    """Classes, functions and module-level names with their dotted names, outer ones first."""
+    previous: tuple[ast.stmt, str] | None = None
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child, prefix + child.name
+            yield from _symbols(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.Assign | ast.AnnAssign):
+            target = child.targets[0] if isinstance(child, ast.Assign) else child.target
+            if isinstance(target, ast.Name) and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                previous = (child, prefix + target.id)
+                yield previous
+                continue
+        elif isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and previous is not None:
+            yield child, previous[1]  # the docstring of the name above it
+        previous = None
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def rows() -> dict[str, list[tuple[str, str]]]:
+    """Per id the rows that come from it: the table's name, and the row in words."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, table in TABLES.items():
+        for row in table.rows:
+            for rule in cited(row.rule):
+                told = (name, in_words(row))
+                if told not in found.setdefault(rule, []):
+                    found[rule].append(told)
+    return found
+
+
+def in_words(row: Row) -> str:
+    """A row without its number, which changes with every row above it."""
+    sources = row.source if isinstance(row.source, tuple) else (row.source,)
+    where = "/".join(source.name.lower() for source in sources)
+    guards = f" if {' and '.join(row.guards)}" if row.guards else ""
+    target = "" if row.target is SAME else f" → {row.target.name.lower()}"
+    does = ", ".join(row.effects) if row.kind is Kind.ACCEPT else row.kind.name.lower()
+    return f"{where}: {row.event}{guards}{target}{f' ({does})' if does else ''}"
+
+
+# --- the page ------------------------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    """docs/reference/rules.md, but for its first comment."""
+    known = rules()
+    waiting = sum(1 for rule in known.values() if rule.later)
+    out = [
+        "# Rules\n",
+        "Every rule of the protocol by its id, with the rows of the tables that obey it, the code that cites it and the"
+        "\ntests that check it. Ids never change their meaning and are never used twice. A row is written as phases,"
+        "\nevent, guards, target and effects; [the tables themselves](../concepts.md#how-a-table-answers) have a page "
+        "each.\n",
+        f"{len(known)} rules; {waiting} of them wait for a feature that this version does not have, which is then "
+        "named.\n",
+    ]
+    group = ""
+    for rule in known.values():
+        if rule.group != group:
+            group = rule.group
+            out.append(f"## {group}\n")
+        out.append(_entry(rule))
+    return "\n".join(out)
+
+
+def _entry(rule: Rule) -> str:
+    lines = [f"### {rule.id}\n", f"{rule.title}\n"]
+    facts = [f"waits for: {rule.later}"] if rule.later else []
+    facts += [f"row of [{name}](../machines/{name}.md): `{row}`" for name, row in rows().get(rule.id, [])]
+    facts += _by_file("code", code_citations().get(rule.id, set()))
+    facts += _by_file("tests", test_citations().get(rule.id, set()))
+    return "\n".join([*lines, *(f"- {fact}" for fact in facts), ""]) if facts else "\n".join(lines)
+
+
+def _by_file(what: str, places: set[Place]) -> list[str]:
+    files: dict[str, list[str]] = {}
+    for place in sorted(places):
+        files.setdefault(place.file, []).extend([f"`{place.symbol}`"] if place.symbol else [])
+    return [f"{what}: `{file}`{': ' if symbols else ''}{', '.join(symbols)}" for file, symbols in files.items()]

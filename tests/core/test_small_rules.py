@@ -1,0 +1,145 @@
+"""Rules that need no story: what a machine is made of, and what it does with notices, hints and wishes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any
+
+import pytest
+
+from paceline.core import cycle, finish
+from paceline.core import effects as fx
+from paceline.core import events as ev
+from paceline.core import messages as m
+from paceline.core.phases import WorkerPhase
+
+from support.cohort import Cohort
+from support.hand import Hand, named, pending
+from support.rank import NEXT, Rank, of, reports
+
+J, W, T, P, D = (
+    WorkerPhase.JOINING, WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED, WorkerPhase.DRAINING,
+)  # fmt: skip
+
+
+# --- coordinator -----------------------------------------------------------------------------------------------------
+
+
+def test_the_cycle_composes_no_plan_and_keeps_no_cadence() -> None:
+    """C-5: it asks the desk for plans and the balancer for counts, and imports what makes neither."""
+    for module in (cycle, finish):
+        tree = ast.parse(inspect.getsource(module))
+        imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not {name for name in imported if name == "cadence" or name.startswith("dispatch")}
+
+
+def test_a_heartbeat_is_life_and_no_progress() -> None:
+    """M-2: and only what comes from the training thread is progress."""
+    hand = Hand().form()
+    peer = hand.co.peers[0]
+    before = peer.last_progress
+    hand.now += 5.0
+    hand.say(0, m.Heartbeat, step_count=0, state="x")
+    assert (peer.last_seen, peer.last_progress) == (hand.now, before)
+    hand.step(0)
+
+    assert (peer.last_progress, peer.progress_kind) == (hand.now, "Batch")
+
+
+def test_the_timeline_of_a_cycle_has_stable_names() -> None:
+    """O-1: a cycle is told from its start to its end, and an epoch around it."""
+    cohort = Cohort(num_epochs=1, samples=12)
+    cohort.run()
+    told = [effect.name for effect in cohort.effects if isinstance(effect, fx.Emit)]
+    frame = [name for name in told if name in ("SyncStart", "AverageStart", "AverageEnd", "SyncEnd")]
+
+    assert frame == ["SyncStart", "AverageStart", "AverageEnd", "SyncEnd"] * (cohort.co.cycle.number + 1)
+    assert told.count("EpochStart") == told.count("EpochEnd") == 1
+
+
+def test_a_sample_of_resources_is_passed_on_and_decides_nothing() -> None:
+    """O-5."""
+    hand = Hand().form()
+    before = hand.co.snapshot()
+    effects = hand.say(0, m.ResourceSample, sample={"gpu": 0.5})
+    hand.co.peers[0].report_seq -= 1
+
+    assert named(effects, "Custom") == [{"rank": 0, "sample": {"gpu": 0.5}}]
+    assert hand.co.snapshot() == before
+
+
+def test_the_dump_of_a_stall_has_the_answers_of_the_gate() -> None:
+    """O-8: the same counters and functions that judge, not a copy of them."""
+    hand = pending()
+    dump = hand.co.dump()
+
+    assert (dump["owing"], dump["short"], dump["movers"]) == (2, hand.co.short, hand.co.movers)
+    assert [rank["quiesced"] for rank in dump["ranks"]] == [hand.co.desk.quiesced(rank) for rank in (0, 1)]
+
+
+# --- worker ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_begins_with_nothing() -> None:
+    """W-1: no step, no consensus, no plan, no throttle."""
+    worker = Rank(J).worker
+
+    assert (worker.local_step, worker.steps_since_avg, worker.shipped, worker.global_step, worker.version) == (0,) * 5
+    assert worker.snapshot_cycle == worker.committed == worker.throttle == -1
+    assert worker.staged is None and not worker.hand and not worker.mailbox
+
+
+def test_a_rank_reports_a_broken_round_and_decides_nothing() -> None:
+    """N-1, R-18: neither a retry nor an end is its to choose."""
+    rank = Rank(T)
+    rank.request(1)
+    before = rank.worker.phase
+    orders = rank.feed(ev.RoundBroken(1, 0, "torn", True))
+
+    assert [type(report) for report in reports(orders)] == [m.RoundFailed]
+    assert rank.worker.phase == before and not of(orders, fx.TakeSnapshot)
+
+
+@pytest.mark.parametrize("phase", [W, T, P])
+@pytest.mark.parametrize("kind", [m.Checkpoint, m.SaveConsensusModel])
+def test_what_is_meant_for_another_is_ignored_without_a_word(phase: WorkerPhase, kind: type[Any]) -> None:
+    """W-18, I24."""
+    rank = Rank(phase)
+    fields = {"decision_id": 1, "version": 0, "target_rank": 0, "cycle": 1}
+
+    assert not rank.control(kind, **fields) and rank.worker.phase == phase
+
+
+def test_some_messages_are_served_inside_a_step() -> None:
+    """W-20: a death is noted at once, while a plan that came before it waits for the end of the step."""
+    rank = Rank(T)
+    rank.control(m.StartEpoch, serve=False, cycle=0, plan=NEXT)
+    rank.control(m.DeclareDead, serve=False, dead_rank=0, dead_incarnation=1)
+
+    assert rank.worker.dead_peers == ((0, 1),) and not rank.worker.mailbox
+
+
+def test_a_leaving_rank_runs_no_collective_and_does_not_park() -> None:
+    """I23, W-23: peers may be gone, and it would wait for them for ever."""
+    rank = Rank(D)
+    orders = rank.control(m.SyncNow, cycle=1, attempt=0, session_id=1, version=1, global_step=0)
+    orders += rank.control(m.Throttle, cycle=1, reason=m.ThrottleReason.BARRIER)
+
+    assert not orders and rank.worker.phase == D
+
+
+def test_records_and_hints_are_forwarded_and_not_kept() -> None:
+    """W-25: nothing accumulates in a worker that nobody listens to."""
+    rank = Rank(T)
+    orders: list[Any] = []
+    for epoch in range(3):
+        orders += rank.control(m.EpochAggregated, epoch=epoch, metrics={"avg_loss": 1.0})
+        orders += rank.control(m.EvalBroadcast, schedule_id=epoch, epoch=epoch, version=0, metric=None)
+        orders += rank.control(m.StageAdvisory, counts=(1, 1), segments=())
+    assert [type(order) for order in orders] == [fx.Publish, fx.Publish, fx.Stage] * 3
+
+    rank.worker.control_seen = rank.worker.control_handled = 0
+    fresh = Rank(T).worker
+    fresh.control_seen = fresh.control_handled = 0
+    assert rank.worker.snapshot() == fresh.snapshot()

@@ -1,0 +1,110 @@
+"""Every rule of the protocol is known by its id, cited by what obeys it and checked by a test (docs/rules.toml)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ADD_A_LINE = "add a line to docs/rules.toml"
+FAMILIES = set("CWGBDMRKNOVI") | {"17.1", "17.2"}
+
+
+@pytest.fixture(scope="module")
+def rules() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rules_under_test", ROOT / "docs" / "rules.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_rule_in_force_has_a_test_that_cites_it(rules: ModuleType) -> None:
+    """A rule without a test is an intention. One whose feature does not exist says so with `later`."""
+    tested = rules.test_citations()
+    missing = [rule.id for rule in rules.rules().values() if not rule.later and rule.id not in tested]
+
+    assert missing == [], "cite the id in the test that checks it, or write the test"
+
+
+@pytest.mark.parametrize("where", ["code_citations", "test_citations", "rows"])
+def test_every_id_that_is_cited_is_a_rule(rules: ModuleType, where: str) -> None:
+    """A mistyped id leads nowhere."""
+    unknown = {name: sorted(places) for name, places in getattr(rules, where)().items()
+               if name not in rules.rules()}  # fmt: skip
+
+    assert unknown == {}, ADD_A_LINE
+
+
+def test_every_row_of_every_table_comes_from_a_rule(rules: ModuleType) -> None:
+    from paceline.core.tables import TABLES
+
+    without = [(name, row) for name, table in TABLES.items() for row in table.rows if not rules.cited(row.rule)]
+
+    assert without == []
+
+
+def test_every_rule_has_a_title_of_one_line_and_belongs_to_a_family(rules: ModuleType) -> None:
+    for rule in rules.rules().values():
+        family = rule.id.partition(" ")[0] if "#" in rule.id else rule.id.rstrip("0123456789").rstrip("-")
+        assert family in FAMILIES, rule.id
+        assert rules.cited(rule.id) == {rule.id}, f"{rule.id} cannot be cited as it is written"
+        assert rule.title.strip() == rule.title != "" and "\n" not in rule.title
+        assert rule.title.endswith("."), rule.id
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("C-15.7, then I44 (D-14)", {"C-15", "I44", "D-14"}),
+        ("17.1 #1 and #3, and 17.2 #4", {"17.1 #1", "17.1 #3", "17.2 #4"}),
+        ("17.1 #9, G-4", {"17.1 #9", "G-4"}),
+        ("ISO-8601, UTF-8, N-th, I, 0..N-1x, pre-C-15, _i45_steps, I4x", set()),
+    ],
+)
+def test_what_counts_as_a_citation(rules: ModuleType, text: str, ids: set[str]) -> None:
+    assert rules.cited(text) == ids
+
+
+SOURCE = '''
+"""About C-1."""
+X = 1
+"""What X is for (C-2)."""
+
+class A:
+    field = 2  # C-3
+
+    def go(self):
+        """C-4."""
+        return Row(1, "x", rule="C-9", note="C-5")
+'''
+
+
+def test_a_citation_is_placed_by_its_symbol_and_not_by_its_line(rules: ModuleType) -> None:
+    """A page with line numbers would change with every line above them, and no two branches could both change it."""
+    places = {name: symbol for symbol, text in rules._pieces(SOURCE) for name in rules.cited(text)}
+
+    assert places == {"C-1": "", "C-2": "X", "C-3": "A.field", "C-4": "A.go", "C-5": "A.go"}
+    moved = SOURCE.replace("\nclass", "\n\n\nclass")
+    assert sorted(rules._pieces(moved)) == sorted(rules._pieces(SOURCE))
+
+
+def test_the_page_names_rows_code_and_tests_of_a_rule(rules: ModuleType) -> None:
+    page = rules.page()
+    entry = page[page.index("### C-12\n") : page.index("### C-13\n")]
+
+    assert "- row of [cycle](../machines/cycle.md): `pending: Judge if gate_complete → idle (finish)`" in entry
+    assert "- code: `core/cycle.py`: `Cycle.gate_complete`" in entry
+    assert "`test_only_acks_of_this_attempt_finish_a_cycle`" in entry
+    assert [rule.id for rule in rules.rules().values() if f"### {rule.id}\n" not in page] == []
+
+
+def test_a_rule_that_waits_says_for_what(rules: ModuleType) -> None:
+    page = rules.page()
+    waiting = [rule for rule in rules.rules().values() if rule.later]
+
+    for rule in waiting:
+        assert f"### {rule.id}\n\n{rule.title}\n\n- waits for: {rule.later}" in page
