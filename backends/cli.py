@@ -30,6 +30,8 @@ __all__ = ["cli", "main", "parse_kill", "parse_slow"]
 
 INTERRUPTED = 130
 UNKNOWN_ERROR = 1
+TESTS_SHOWN = 3
+"""Tests of a row that `coverage-tables` names unless it is asked for all: some rows have a hundred."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -321,6 +323,21 @@ def lint_tables() -> int:
     for line in findings:
         click.echo(line)
     return 1 if findings else 0
+
+
+@cli.command("coverage-tables")
+@click.option("--report", default="build/table-coverage.json", show_default=True, type=click.Path(path_type=Path),
+              metavar="FILE", help="What `pytest tests/core --table-coverage FILE` has written.")
+@click.option("--all", "everything", is_flag=True, help="Name every test of a row, not three.")
+def coverage_tables(report: Path, everything: bool) -> int:
+    """Print which tests take each row of each table; ends with 1 when a row has none."""  # fmt: skip
+    from ..core.tables import TABLES
+    from .table_coverage import read
+    from .table_coverage import report as told
+
+    lines, untaken = told(read(report), TABLES, None if everything else TESTS_SHOWN)
+    click.echo("\n".join(lines))
+    return 1 if untaken else 0
 
 
 def _debug(wanted: bool) -> None:

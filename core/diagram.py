@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .engine import SAME, Kind, Row, Table, Wildcard, cells, destination
 
-__all__ = ["markdown", "mermaid", "text"]
+__all__ = ["in_words", "markdown", "mermaid", "text"]
 
 
 def mermaid(table: Table) -> str:
@@ -73,6 +73,15 @@ def _source(row: Row) -> str:
 
 def _target(row: Row) -> str:
     return "same" if isinstance(row.target, Wildcard) else row.target.name
+
+
+def in_words(row: Row) -> str:
+    """A row in one line and without its number, which changes with every row above it: where, on what, under which
+    conditions, where to, and what is done."""
+    guards = f" if {' and '.join(row.guards)}" if row.guards else ""
+    target = "" if isinstance(row.target, Wildcard) else f" → {row.target.name.lower()}"
+    does = ", ".join(row.effects) if row.kind is Kind.ACCEPT else row.kind.name.lower()
+    return f"{_source(row).lower()}: {row.event}{guards}{target}{f' ({does})' if does else ''}"
 
 
 def text(table: Table) -> str:

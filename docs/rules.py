@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.core.engine import SAME, Kind, Row
+from paceline.core.diagram import in_words
 from paceline.core.tables import TABLES
 
 HERE = Path(__file__).parent
@@ -171,16 +171,6 @@ def rows() -> dict[str, list[tuple[str, str]]]:
                 if told not in found.setdefault(rule, []):
                     found[rule].append(told)
     return found
-
-
-def in_words(row: Row) -> str:
-    """A row without its number, which changes with every row above it."""
-    sources = row.source if isinstance(row.source, tuple) else (row.source,)
-    where = "/".join(source.name.lower() for source in sources)
-    guards = f" if {' and '.join(row.guards)}" if row.guards else ""
-    target = "" if row.target is SAME else f" → {row.target.name.lower()}"
-    does = ", ".join(row.effects) if row.kind is Kind.ACCEPT else row.kind.name.lower()
-    return f"{where}: {row.event}{guards}{target}{f' ({does})' if does else ''}"
 
 
 # --- the page ------------------------------------------------------------------------------------------------------

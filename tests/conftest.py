@@ -1,14 +1,17 @@
-"""What every test sees: the two hypothesis profiles, and the seed that repeats a run.
+"""What every test sees: the two hypothesis profiles, the seed that repeats a run, and the count of taken rows.
 
 `dev` draws new examples each time from a seed printed at the top. `ci`, chosen by the environment variable CI, draws
 the same examples for ever, so that a red run is never a matter of luck. Neither has a deadline: a test measures
 behaviour, and the time it takes on a loaded machine is not one.
+
+`--table-coverage FILE` writes which test takes which row of the tables of transitions, for `paceline coverage-tables`.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -22,11 +25,19 @@ hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, deran
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--table-coverage", type=Path, metavar="FILE", help="write the tests that take each row")
+
+
 # First, because hypothesis reads the option in its own pytest_configure.
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.hypothesis_seed is None and not hypothesis.settings.default.derandomize:
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
+    if config.option.table_coverage is not None:
+        from support.taken import Recorder
+
+        config.pluginmanager.register(Recorder(config.option.table_coverage))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -25,6 +25,7 @@ from paceline.core.tables import CYCLE, PEER, RUN, TABLES, WORKER, engine_for, m
 from support.cohort import Cohort, Fault
 from support.hand import Hand, pending
 from support.rank import NEXT, PLAN, Rank
+from support.taken import counted
 
 STAMP: dict[str, Any] = {"run_id": b"\0" * 16, "generation": 1, "rank": 0, "incarnation": 1}
 
@@ -316,17 +317,10 @@ def _bad_ends() -> None:
 
 def test_every_row_of_the_coordinators_tables_is_taken() -> None:
     """Architecture 8.1: a row that nothing takes is one that nobody has seen work."""
-    engines = [engine_for(name) for name in ("peer", "cycle", "run")]
-    missing: list[Any] = []
-    for engine in engines:
-        engine.taken = {}
-    try:
+    with counted(("peer", "cycle", "run")) as taken:
         for story in (_runs, _bad_reports, _bad_cycles, _bad_ends):
             story()
-        for table, engine in zip((PEER, CYCLE, RUN), engines, strict=True):
-            missing += [(table.name, row.source, row.event, row.guards) for row in untaken(table, engine.taken or {})]
-    finally:
-        for engine in engines:
-            engine.taken = None
+    missing = [(table.name, row.source, row.event, row.guards) for table in (PEER, CYCLE, RUN)
+               for row in untaken(table, taken)]  # fmt: skip
 
     assert missing == []

@@ -21,6 +21,7 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.tables import WORKER, engine_for
 
 from support.rank import NEXT, PLAN, Rank
+from support.taken import counted
 
 J, W, T, P, D, S = (
     WorkerPhase.JOINING, WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED, WorkerPhase.DRAINING,
@@ -299,14 +300,9 @@ def _rare() -> None:
 
 def test_every_row_of_the_worker_table_is_taken() -> None:
     """Architecture 8.1: no row without a test that takes it."""
-    engine = engine_for("worker")
-    engine.taken = {}
-    try:
+    with counted(("worker",)) as taken:
         for case in CASES:
             run(case)
         _rare()
-        missing = untaken(WORKER, engine.taken)
-    finally:
-        engine.taken = None
 
-    assert [(row.source, row.event, row.guards) for row in missing] == []
+    assert [(row.source, row.event, row.guards) for row in untaken(WORKER, taken)] == []

@@ -1,0 +1,58 @@
+"""The body of `paceline coverage-tables`: which test takes which row of the tables of transitions.
+
+The suite counts, this reads: `pytest tests/core --table-coverage FILE` writes for each row the tests that took it. A
+row that no test takes is one that nobody has seen work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..core.diagram import in_words
+from ..core.engine import Table
+from ..core.errors import ConfigError
+
+__all__ = ["FORMAT", "HOW", "read", "report"]
+
+FORMAT = 1
+HOW = "pytest tests/core --table-coverage"
+
+Tests = dict[str, dict[str, list[str]]]
+"""Per table the tests by the row in words."""
+
+
+def read(path: Path) -> Tests:
+    """What the suite has written. Raises ConfigError, with the remedy, when there is none or it cannot be read."""
+    remedy = f"make it with: {HOW} {path}"
+    if not path.is_file():
+        raise ConfigError(f"there is no record of the tests at {path}; {remedy}")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            raise ConfigError(f"{path} has format {found['format']!r}, this version reads {FORMAT}; {remedy}")
+        return {name: {line["row"]: list(line["tests"]) for line in rows} for name, rows in found["tables"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} is no record of the tests; {remedy}") from error
+
+
+def report(tests: Tests, tables: Mapping[str, Table], most: int | None) -> tuple[list[str], list[str]]:
+    """The lines to print, and the rows that no test takes. At most `most` tests a row are named; None is all."""
+    lines: list[str] = []
+    untaken: list[str] = []
+    for name, table in tables.items():
+        lines += [*([""] if lines else []), f"{name}: {len(table.rows)} rows"]
+        for row in table.rows:
+            told = in_words(row)
+            lines.append(f"  {told} [{row.kind.name.lower()}, {row.rule}]")
+            taking = tests.get(name, {}).get(told, [])
+            if not taking:
+                lines.append("      no test")
+                untaken.append(f"{name}: {told}")
+            lines += [f"      {test}" for test in taking[:most]]
+            if len(taking) > len(taking[:most]):
+                lines.append(f"      and {len(taking[most:])} more")
+    rows = sum(len(table.rows) for table in tables.values())
+    lines += ["", f"{rows - len(untaken)} of {rows} rows are taken by a test", *(f"no test: {row}" for row in untaken)]
+    return lines, untaken

@@ -1,0 +1,65 @@
+"""Which rows of the tables are taken while something runs, and by which test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.core.diagram import in_words
+from paceline.core.engine import Taken
+from paceline.core.tables import TABLES, engine_for
+
+KINDS = ("compiled", "transitions")
+
+
+@contextmanager
+def counted(names: Sequence[str] = tuple(TABLES)) -> Iterator[Taken]:
+    """Counts the rows that both engines of these tables take inside. What is counted around it goes on counting."""
+    engines = [engine_for(name, kind) for name in names for kind in KINDS]
+    around = [engine.taken for engine in engines]
+    taken: Taken = {}
+    for engine in engines:
+        engine.taken = taken
+    try:
+        yield taken
+    finally:
+        for engine, outer in zip(engines, around, strict=True):
+            engine.taken = outer
+        for name, outer in zip(names, around[:: len(KINDS)], strict=True):
+            for key, times in taken.items():
+                if outer is not None and key[0] == name:
+                    outer[key] = outer.get(key, 0) + times
+
+
+class Recorder:
+    """The plug-in behind `--table-coverage FILE`: writes the tests that take each row of each table."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tests: dict[tuple[str, int], set[str]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """A parametrised test counts as one."""
+        with counted() as taken:
+            yield
+        name = item.nodeid.partition("[")[0]
+        for key in taken:
+            self.tests.setdefault(key, set()).add(name)
+
+    def pytest_sessionfinish(self) -> None:
+        """The file says rows in words, so that one made from other tables is recognised."""
+        tables: dict[str, list[dict[str, Any]]] = {
+            name: [
+                {"row": in_words(row), "tests": sorted(self.tests.get((name, index), ()))}
+                for index, row in enumerate(table.rows)
+            ]
+            for name, table in TABLES.items()
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps({"format": 1, "tables": tables}, indent=1) + "\n", encoding="utf-8")

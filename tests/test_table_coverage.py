@@ -1,0 +1,100 @@
+"""The count of taken rows: recorded by the suite, printed by `paceline coverage-tables`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.backends.cli import cli
+from paceline.backends.table_coverage import read, report
+from paceline.core.diagram import in_words
+from paceline.core.engine import Kind, untaken
+from paceline.core.errors import ConfigError
+from paceline.core.tables import RUN, TABLES
+
+from support.hand import Hand
+from support.taken import counted
+
+ROOT = Path(__file__).parents[1]
+ONE_TEST = "tests/core/machines/test_run.py::test_target_ranks_close_the_window_at_once"
+
+
+def record(path: Path, **tests: list[str]) -> Path:
+    """A record in which every row of a table has the given tests; of a table that is not named, one each."""
+    tables = {
+        name: [{"row": in_words(row), "tests": tests.get(name, ["a.py::test_it"])} for row in table.rows]
+        for name, table in TABLES.items()
+    }
+    path.write_text(json.dumps({"format": 1, "tables": tables}), encoding="utf-8")
+    return path
+
+
+def test_rows_in_words_are_all_different() -> None:
+    """Otherwise a test of one row would pass for a test of another."""
+    for table in TABLES.values():
+        told = [in_words(row) for row in table.rows]
+        assert len(set(told)) == len(told)
+
+
+def test_counting_inside_is_counted_outside_too() -> None:
+    with counted(("run",)) as outer:
+        with counted(("run", "cycle")) as inner:
+            Hand(2).form()
+        Hand(0, target_ranks=1)
+
+    assert inner and {key for key in inner if key[0] == "run"} == set(outer)
+    assert untaken(RUN, outer) and all(outer[key] >= inner[key] for key in outer)
+
+
+def test_the_suite_records_which_test_takes_which_row(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "rows.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ONE_TEST, "--table-coverage", str(file)],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    (formed,) = [row for row in RUN.rows if row.event == "Formed" and row.kind is Kind.ACCEPT]
+    assert read(file)["run"][in_words(formed)] in ([ONE_TEST], [])
+    assert any(tests == [ONE_TEST] for tests in read(file)["run"].values())
+
+
+def test_every_row_is_printed_with_kind_rule_and_tests(tmp_path: Path) -> None:
+    many = [f"a.py::test_{number}" for number in range(5)]
+    result = CliRunner().invoke(cli, ["coverage-tables", "--report", str(record(tmp_path / "r", cycle=many))],
+                                standalone_mode=False)  # fmt: skip
+
+    assert result.return_value == 0
+    lines = result.output.splitlines()
+    for table in TABLES.values():
+        for row in table.rows:
+            assert f"  {in_words(row)} [{row.kind.name.lower()}, {row.rule}]" in lines
+    assert "      and 2 more" in lines and "      a.py::test_4" not in lines
+
+    result = CliRunner().invoke(cli, ["coverage-tables", "--all", "--report", str(tmp_path / "r")],
+                                standalone_mode=False)  # fmt: skip
+    assert "      a.py::test_4" in result.output.splitlines()
+
+
+def test_a_row_without_a_test_is_named_and_the_end_is_1(tmp_path: Path) -> None:
+    """Also a row that was added after the record was made."""
+    result = CliRunner().invoke(cli, ["coverage-tables", "--report", str(record(tmp_path / "r", run=[]))],
+                                standalone_mode=False)  # fmt: skip
+    assert result.return_value == 1 and f"no test: run: {in_words(RUN.rows[0])}" in result.output
+
+    lines, missing = report({"run": {}}, {"run": RUN}, None)
+    assert len(missing) == len(RUN.rows) and f"0 of {len(RUN.rows)} rows are taken by a test" in lines
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"format": 1, "tables": {"run": [{}]}}', '{"format": 2}'])
+def test_what_is_no_record_is_told_with_the_remedy(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "r"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="pytest tests/core --table-coverage"):
+        read(file)
