@@ -1,0 +1,203 @@
+"""Faults that users of comparable systems have met: hangs, deaths, reconnects; ids are in the docstrings.
+
+Only the cases that a decision can answer are here, and only those whose feature exists. Times are those of the cases: a
+heartbeat a second, dead after 5 s of silence, a stalled average after 60 s. The rest is in `test_field_cases_runs.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.core import effects as fx
+from paceline.core import events as ev
+from paceline.core import messages as m
+from paceline.core.phases import CyclePhase, PeerPhase
+
+from support.cohort import Cohort, Fault, hello
+from support.field import QUICK, pass_time, work
+from support.hand import Hand, alerts, messages, named, pending
+
+# --- hangs while heartbeats flow (C1) ---------------------------------------------------------------------------------
+
+
+def test_heartbeats_of_a_stuck_rank_are_no_progress() -> None:
+    """F01, M-2, M-15: it is never called dead; past the ceiling there is one stall and one save, of what there is."""
+    hand = pending(**QUICK)
+    hand.ready(0)
+    last_evidence = hand.now
+    effects = pass_time(hand, 60.0)
+    assert hand.co.cycle.pending and hand.co.alive == [0, 1]
+    assert hand.co.peers[1].last_seen > last_evidence >= hand.co.peers[1].last_progress
+    effects = pass_time(hand, 30.0)
+
+    assert len(named(effects, "Stalled")) == 1 and not named(effects, "Died")
+    saves = messages(effects, m.ShutdownWithSave)
+    assert {save.reason for save in saves} == {m.SaveReason.REDUCE_STALL} and len({s.decision_id for s in saves}) == 1
+    assert hand.co.cycle.phase == CyclePhase.STALLED and hand.co.cycle.version == 0
+
+
+@settings(max_examples=20)
+@given(st.lists(st.booleans(), min_size=12, max_size=12))
+def test_arrivals_at_one_barrier_open_no_other(repeats: list[bool]) -> None:
+    """F03, N-6, I2: duplicates of the last cycle's acks are fenced, however many barriers there were."""
+    hand = Hand(samples=400).form()
+    for repeat in repeats:
+        for rank in (0, 1):
+            work(hand, rank)
+        for rank in (0, 1):
+            hand.ready(rank)
+        hand.reduce()
+        hand.ack(0)
+        if repeat:
+            hand.ack(1, cycle=hand.co.cycle.number - 1)
+        assert hand.co.cycle.pending
+        effects = hand.ack(1)
+        assert sorted(update.rank for update in messages(effects, m.Update)) == [0, 1]
+
+    assert hand.co.fenced.get((1, "SyncAck"), 0) == sum(repeats)
+    assert hand.co.cycle.version == len(repeats)
+
+
+# --- slow taken for dead, dead not noticed (C2) -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wakes", [5.01, 5.5, 8.0])
+def test_a_rank_that_was_stopped_is_told_what_is_current(wakes: float) -> None:
+    """F07, N-6, M-17: dead once, its chunk back once, and on waking its messages change no counter."""
+    hand = Hand(samples=400, **QUICK).form()
+    hand.step(1)
+    effects = pass_time(hand, wakes, silent=(1,))
+    assert [died["rank"] for died in named(effects, "Died")] == [1] and hand.co.deaths == 1
+    before = (hand.co.book.covered, hand.co.cycle.global_step, hand.co.book.replayed)
+    hand.say(1, m.Batch, cycle=0, plan_id=1, step_count=2, samples=2, batch_ms=1.0, data_ms=0.0)
+
+    assert hand.co.fenced[1, "Batch"] == 1 and hand.co.alive == [0]
+    assert (hand.co.book.covered, hand.co.cycle.global_step, hand.co.book.replayed) == before
+
+
+def test_a_rank_that_never_sent_a_heartbeat_is_judged_like_any_other() -> None:
+    """F09, M-7, M-2: its clock starts at the Welcome, and without it the run does not begin."""
+    hand = Hand(1, target_ranks=3, min_ranks=2, **QUICK)
+    hand.feed(ev.HelloReceived(1, hello(hand.samples)))
+    assert hand.co.alive == [0, 1]
+    pass_time(hand, 5.5, silent=(1,))
+
+    assert hand.co.alive == [0] and not hand.co.run.window_closed
+
+
+def test_a_new_incarnation_inherits_nothing() -> None:
+    """F10, M-7: its record is that of a rank that was never there; it dies by its own silence only."""
+    hand = Hand(1, target_ranks=3, **QUICK)
+    hand.feed(ev.HelloReceived(1, hello(hand.samples)))
+    pass_time(hand, 5.5, silent=(1,))
+    assert hand.co.peers[1].phase == PeerPhase.DEAD
+    pass_time(hand, 100.0)
+    hand.sequence.pop(1, None)
+    hand.feed(ev.HelloReceived(2, hello(hand.samples)))
+    peer = hand.co.peers[1]
+
+    assert (peer.incarnation, peer.last_seen, peer.last_progress) == (2, hand.now, hand.now)
+    assert (peer.steps, peer.total_steps, peer.report_seq, peer.refusals_in_row, peer.shipped) == (0, 0, 0, 0, None)
+    pass_time(hand, 4.5, silent=(1,))
+    assert peer.alive
+    pass_time(hand, 1.0, silent=(1,))
+    assert not peer.alive
+
+
+@pytest.mark.parametrize("phase", ["idle", "armed", "shipped", "reduced"])
+def test_everything_follows_from_a_death_in_the_step_that_notices_it(phase: str) -> None:
+    """F11, M-18, C-21: pool, gates, notices, without a timer."""
+    hand = Hand(3, samples=400).form() if phase == "idle" else pending(3, samples=400)
+    if phase in ("shipped", "reduced"):
+        for rank in range(3):
+            hand.ready(rank)
+    if phase == "reduced":
+        hand.reduce()
+        hand.ack(0), hand.ack(1)
+    effects = hand.feed(ev.LinkLost(2, 1, "reset"))
+
+    assert [notice.rank for notice in messages(effects, m.DeclareDead)] == [0, 1]
+    assert hand.co.voters == [0, 1] and not hand.co.book.holdings(2).plans
+    assert hand.co.cycle.pending is (phase in ("armed", "shipped"))
+    assert (not hand.co.book.limbo) is (phase != "shipped")
+
+
+def test_a_slow_rank_is_in_every_average() -> None:
+    """F12, C-9: 12 s a batch against 0.5 s, ten cycles; nobody is dropped, and no cycle is repeated."""
+    hand = Hand(samples=4000, anchor=1, **QUICK).form()
+    for number in range(1, 11):
+        work(hand, 0, batch_ms=500.0)
+        pass_time(hand, 12.0)
+        work(hand, 1, batch_ms=12_000.0)
+        assert hand.co.cycle.number == number and hand.co.cycle.attempt == 0
+        hand.average()
+
+    assert [hand.co.peers[rank].merges for rank in (0, 1)] == [10, 10] and hand.co.deaths == 0
+
+
+def test_an_orderly_close_without_goodbye_is_a_death() -> None:
+    """F13, M-17: exit code 0 and no Exiting; the cycle goes on with the others."""
+    hand = pending(3)
+    for rank in range(3):
+        hand.ready(rank)
+    effects = hand.feed(ev.ProcessExited(1, 1, 0))
+    assert alerts(effects, "rank_lost") and hand.co.cycle.pending
+    hand.reduce(accepted=(0, 2))
+    hand.ack(0), hand.ack(2)
+
+    assert hand.co.cycle.version == 1 and hand.co.cycle.global_step == 6
+
+
+# --- double application, lost updates, reconnects (C3) ----------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(when=st.integers(0, 120), lose=st.integers(0, 4))
+def test_what_is_queued_for_a_lost_link_is_delivered_up_to_a_point_or_not_at_all(when: int, lose: int) -> None:
+    """F16, N-2, N-10: never one message without those before it; what they reserved is free again (I41, I42)."""
+    cohort = Cohort(ranks=3)
+    cohort.run(faults=[Fault(when, "cut", 1, lose), Fault(when + 3, "kill", 1, lose)])
+    numbers = [effect.message.control_seq for effect in cohort.effects
+               if isinstance(effect, fx.Send) and effect.rank == 1]  # fmt: skip
+
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert not cohort.nodes[1].worker.violations, "the rank saw a hole in the lane"
+
+
+@pytest.mark.parametrize("bad", [{"schema_hash": b"x" * 32}, {"averagers": ()}, {"byte_order": 1}, {"protocol": 9}])
+def test_a_refused_hello_leaves_no_half_member(bad: dict[str, Any]) -> None:
+    """F17, M-5: one Reject and nothing else; the next, correct one is the first incarnation."""
+    hand = Hand(1, target_ranks=3)
+    before = hand.co.snapshot()
+    effects = hand.feed(ev.HelloReceived(1, hello(hand.samples, **bad)))
+    assert len([e for e in effects if isinstance(e, fx.Refuse)]) == 1 and hand.co.snapshot() == before
+    effects = hand.feed(ev.HelloReceived(2, hello(hand.samples)))
+
+    assert [(e.rank, e.incarnation) for e in effects if isinstance(e, fx.Admit)] == [(1, 1)]
+
+
+def test_frames_of_a_session_that_is_gone_are_fenced() -> None:
+    """F18, I3, M-1: heartbeat, step and goodbye after the loss; nobody leaves twice."""
+    hand = Hand(3, samples=400).form()
+    hand.step(1)
+    hand.feed(ev.LinkLost(1, 1, "reset"))
+    alive, exits = hand.co.alive_count, hand.co.deaths
+    hand.say(1, m.Heartbeat, step_count=1, state="x")
+    hand.say(1, m.Batch, cycle=0, plan_id=1, step_count=11, samples=2, batch_ms=1.0, data_ms=0.0)
+    hand.say(1, m.Exiting, reason="done")
+
+    assert sum(count for (rank, _), count in hand.co.fenced.items() if rank == 1) == 3
+    assert (hand.co.alive_count, hand.co.deaths, hand.co.peers[1].phase) == (alive, exits, PeerPhase.DEAD)
+
+
+@pytest.mark.parametrize("bad", [{"schema_hash": b"x" * 32}, {"protocol": 9}, None])
+def test_a_refusal_says_whether_to_try_again(bad: dict[str, Any] | None) -> None:
+    """F19, M-5, N-29: what will not be better next time is not retried; a run that is about to end is."""
+    hand = Hand(1, num_epochs=0).form() if bad is None else Hand(1, target_ranks=3)
+    effects = hand.feed(ev.HelloReceived(1, hello(60, **(bad or {}))))
+
+    assert [e.reject.retry for e in effects if isinstance(e, fx.Refuse)] == [bad is None]
