@@ -301,6 +301,21 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
     os.execve(sys.executable, [sys.executable, script, *arguments], environment)
 
 
+@cli.command("coverage-tables")
+@click.option("--report", default="build/table-coverage.json", show_default=True, type=click.Path(path_type=Path),
+              metavar="FILE", help="What `pytest tests/core --table-coverage FILE` has written.")
+@click.option("--all", "everything", is_flag=True, help="Name every test of a row, not three.")
+def coverage_tables(report: Path, everything: bool) -> int:
+    """Print which tests take each row of each table; ends with 1 when a row has none."""  # fmt: skip
+    from ..core.tables import TABLES
+    from .table_coverage import read
+    from .table_coverage import report as told
+
+    lines, untaken = told(read(report), TABLES, None if everything else TESTS_SHOWN)
+    click.echo("\n".join(lines))
+    return 1 if untaken else 0
+
+
 @cli.command("explain-table")
 @click.argument("name")
 def explain_table(name: str) -> None:
@@ -323,21 +338,6 @@ def lint_tables() -> int:
     for line in findings:
         click.echo(line)
     return 1 if findings else 0
-
-
-@cli.command("coverage-tables")
-@click.option("--report", default="build/table-coverage.json", show_default=True, type=click.Path(path_type=Path),
-              metavar="FILE", help="What `pytest tests/core --table-coverage FILE` has written.")
-@click.option("--all", "everything", is_flag=True, help="Name every test of a row, not three.")
-def coverage_tables(report: Path, everything: bool) -> int:
-    """Print which tests take each row of each table; ends with 1 when a row has none."""  # fmt: skip
-    from ..core.tables import TABLES
-    from .table_coverage import read
-    from .table_coverage import report as told
-
-    lines, untaken = told(read(report), TABLES, None if everything else TESTS_SHOWN)
-    click.echo("\n".join(lines))
-    return 1 if untaken else 0
 
 
 def _debug(wanted: bool) -> None:
