@@ -30,8 +30,6 @@ __all__ = ["cli", "main", "parse_kill", "parse_slow"]
 
 INTERRUPTED = 130
 UNKNOWN_ERROR = 1
-TESTS_SHOWN = 3
-"""Tests of a row that `coverage-tables` names unless it is asked for all: some rows have a hundred."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -301,21 +299,6 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
     os.execve(sys.executable, [sys.executable, script, *arguments], environment)
 
 
-@cli.command("coverage-tables")
-@click.option("--report", default="build/table-coverage.json", show_default=True, type=click.Path(path_type=Path),
-              metavar="FILE", help="What `pytest tests/core --table-coverage FILE` has written.")
-@click.option("--all", "everything", is_flag=True, help="Name every test of a row, not three.")
-def coverage_tables(report: Path, everything: bool) -> int:
-    """Print which tests take each row of each table; ends with 1 when a row has none."""  # fmt: skip
-    from ..core.tables import TABLES
-    from .table_coverage import read
-    from .table_coverage import report as told
-
-    lines, untaken = told(read(report), TABLES, None if everything else TESTS_SHOWN)
-    click.echo("\n".join(lines))
-    return 1 if untaken else 0
-
-
 @cli.command("explain-table")
 @click.argument("name")
 def explain_table(name: str) -> None:
@@ -326,6 +309,21 @@ def explain_table(name: str) -> None:
     if name not in TABLES:
         raise ConfigError(f"there is no table {name!r}; the tables are {', '.join(TABLES)}")
     click.echo(text(TABLES[name]), nl=False)
+
+
+@cli.command("coverage-tables")
+@click.option("--report", default="build/table-coverage.json", show_default=True, type=click.Path(path_type=Path),
+              metavar="FILE", help="What `pytest tests/core --table-coverage FILE` has written.")
+@click.option("--all", "everything", is_flag=True, help="Name every test of a row, not three.")
+def coverage_tables(report: Path, everything: bool) -> int:
+    """Print which tests take each row of each table; ends with 1 when a row has none."""  # fmt: skip
+    from ..core.tables import TABLES
+    from .table_coverage import TESTS_SHOWN, read
+    from .table_coverage import report as told
+
+    lines, untaken = told(read(report), TABLES, None if everything else TESTS_SHOWN)
+    click.echo("\n".join(lines))
+    return 1 if untaken else 0
 
 
 @cli.command("lint-tables")

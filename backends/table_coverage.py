@@ -14,10 +14,12 @@ from ..core.diagram import in_words
 from ..core.engine import Table
 from ..core.errors import ConfigError
 
-__all__ = ["FORMAT", "HOW", "read", "report"]
+__all__ = ["FORMAT", "HOW", "TESTS_SHOWN", "read", "report"]
 
 FORMAT = 1
 HOW = "pytest tests/core --table-coverage"
+TESTS_SHOWN = 3
+"""Tests of a row that are named unless all are asked for: some rows have a hundred."""
 
 Tests = dict[str, dict[str, list[str]]]
 """Per table the tests by the row in words."""
