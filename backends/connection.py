@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 import attrs
 import torch
@@ -78,6 +79,17 @@ class Environment:
     trace: str | None = None
     dial_s: float = 30.0
 
+    @property
+    def address(self) -> str:
+        """Where to dial: the URL without what it says about the run behind it."""
+        return self.url.partition("?")[0]
+
+    @property
+    def bulk_auth(self) -> str:
+        """What the tags of the bulk lane cover (N-26), which both ends must know before the first block: the listening
+        address says it, as `?bulk_auth=header`."""
+        return dict(parse_qsl(self.url.partition("?")[2])).get("bulk_auth", "full")
+
     @classmethod
     def from_process(cls) -> Environment:
         """Read the process's environment; `ConfigError` names the variable that is missing or wrong."""
@@ -142,11 +154,13 @@ class Connection:
             await self._talk(environment, hello, model)
 
     async def _talk(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
-        transport = find_transport(environment.url)
+        transport = find_transport(environment.address)
         if isinstance(transport, TcpTransport):
             transport.dial_total_s = environment.dial_s
-        credentials = Credentials(run_id=environment.run_id, token=environment.token)
-        channel = await transport.dial(environment.url, credentials)
+        credentials = Credentials(
+            run_id=environment.run_id, token=environment.token, bulk_auth=environment.bulk_auth
+        )
+        channel = await transport.dial(environment.address, credentials)
         try:
             self.welcome = await _knock(channel, hello)
             worker = Worker.create(WorkerSettings.from_welcome(self.welcome, environment.run_id), time.monotonic())

@@ -33,9 +33,8 @@ def coordinate(config: Config, bind: str, run_dir: Path, *, records: bool) -> in
     made = {"PACELINE_TOKEN": 32, "PACELINE_RUN_ID": 16}
     words = {name: os.environ.get(name) or secrets.token_hex(size) for name, size in made.items()}
     credentials = Credentials(
-        token=_bytes("PACELINE_TOKEN", words, 32), run_id=_bytes("PACELINE_RUN_ID", words, 16),
-        bulk_auth=config.bulk_auth,
-    )  # fmt: skip
+        token=_bytes("PACELINE_TOKEN", words, 32), run_id=_bytes("PACELINE_RUN_ID", words, 16)
+    )
     invite = " ".join(f"{name}={word}" for name, word in words.items() if not os.environ.get(name))
     if records:
         if invite:

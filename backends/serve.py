@@ -136,11 +136,12 @@ async def serve(
 ) -> fx.Finish:
     """Run one coordinator until its run is over; gives its `Finish`.
 
-    `url` is where to listen (port 0 picks one), `ready` gets the URL to dial, `on_record` every record. With `run_dir`
-    the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled as the module
+    `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record. With
+    `run_dir` the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled as the module
     says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
     `CheckpointError` if the run ended and its consensus could not be, `InvariantError` if a bug breaks the run off.
     """
+    credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
     listener = await find_transport(url).listen(url, credentials)
     try:
         return await _serve(config, listener, credentials, run_dir, on_record, ready)
@@ -173,7 +174,8 @@ async def _serve(
                 nursery.start_soon(_signals, driver)
             nursery.start_soon(_statuses, recorder)
             if ready is not None:
-                ready(listener.url)
+                suffix = "" if config.bulk_auth == "full" else f"?bulk_auth={config.bulk_auth}"
+                ready(listener.url + suffix)
             finish = await driver.run(listener)
             recorder.status()
             nursery.cancel_scope.cancel()

@@ -34,6 +34,16 @@ def test_a_killed_rank_costs_no_sample(tmp_path: Path, policy: str) -> None:
         assert (tmp_path / "consensus.safetensors").exists()
 
 
+def test_on_one_host_the_tags_may_cover_the_headers_only(tmp_path: Path) -> None:
+    """N-26: the address that ranks are given says so, since both ends must know before the first block."""
+    with stage(tmp_path) as s:
+        coordinator = s.coordinator(target_ranks=2, bulk_auth="header")
+        assert s.url.endswith("?bulk_auth=header")
+        ranks = [s.rank("--epochs", "1"), s.rank("--epochs", "1")]
+        assert [coordinator.end(), *(rank.end() for rank in ranks)] == [0, 0, 0], coordinator.stderr
+        assert accounting(coordinator.lines) == (0, 0)
+
+
 def test_sigterm_makes_a_rank_leave_politely(tmp_path: Path) -> None:
     """W-28, M-8: Exiting, no alert, its unmerged steps are trained by the others."""
     with stage(tmp_path) as s:
