@@ -137,8 +137,8 @@ async def serve(
     """Run one coordinator until its run is over; gives its `Finish`.
 
     `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record. With
-    `run_dir` the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled as the module
-    says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
+    `run_dir` the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled as the
+    module says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
     `CheckpointError` if the run ended and its consensus could not be, `InvariantError` if a bug breaks the run off.
     """
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
