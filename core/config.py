@@ -30,11 +30,9 @@ LATER = {
     "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
     "wire_dtype": "the bf16 wire",
     "journal": "recovery of the coordinator", "journal_sync": "recovery of the coordinator",
-    "checkpoint_every": "periodic checkpoints", "checkpoint_at_epoch": "periodic checkpoints",
-    "eval_every": "evaluation", "role_policy": "roles",
     "elastic": "joining a running cohort", "join_patience": "joining a running cohort",
     "link_grace_s": "reattachment", "reconnect_window_s": "reattachment", "rejoin_window_s": "reattachment",
-    "stall_dump_s": "periodic state dumps", "role_limit_s": "roles", "session_wait_s": "collective averaging",
+    "stall_dump_s": "periodic state dumps", "session_wait_s": "collective averaging",
     "suspect_k": "the escalation ladder", "suspect_floor_s": "the escalation ladder",
     "suspect_initial_s": "the escalation ladder", "suspect_history": "the escalation ladder",
     "max_nudges": "the escalation ladder", "tls": "TLS", "reports_per_epoch": "sub-epoch records",
@@ -97,6 +95,11 @@ class Config:
     handshake_s: float = 10.0
     time_scale: float = 1.0
     save_path: str | None = None
+    checkpoint_every: int | None = None
+    checkpoint_at_epoch: int | None = None
+    eval_every: int | None = None
+    role_policy: str | int = "fastest"
+    role_limit_s: float = 300.0
     on_lost: str = "save"
     lr_scale_ratio: float = 0.0
     bulk_auth: str = "full"
@@ -119,6 +122,7 @@ class Config:
         self._check_world()
         self._check_data()
         self._check_cadence()
+        self._check_actions()
         self._check_times()
 
     def _check_mode(self) -> None:
@@ -195,11 +199,20 @@ class Config:
             _need(self.guard == "level" and self.guard_threshold > 0, "guard_threshold", self.guard_threshold,
                   "above 0, and only with guard level (B-33)")  # fmt: skip
 
+    def _check_actions(self) -> None:
+        for knob in ("checkpoint_every", "checkpoint_at_epoch", "eval_every"):
+            epochs = getattr(self, knob)
+            _need(epochs is None or epochs >= 1, knob, epochs, "at least 1 epoch (K-2)")
+        rank = self.role_policy
+        fit = rank == "fastest" or (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0)
+        _need(fit, "role_policy", rank, "'fastest' or the number of a rank (M-33)")
+
     def _check_times(self) -> None:
         _need(math.isfinite(self.time_scale) and self.time_scale >= 0.1, "time_scale", self.time_scale,
               "finite and at least 0.1 (M-3)")  # fmt: skip
         for knob in ("heartbeat_s", "beacon_s", "exit_grace_s", "leave_grace_s", "save_limit_s", "handshake_s",
-                     "first_step_s", "formation_s", "join_timeout_s", "max_join_timeout_s"):  # fmt: skip
+                     "role_limit_s", "first_step_s", "formation_s", "join_timeout_s",
+                     "max_join_timeout_s"):  # fmt: skip
             seconds = getattr(self, knob)
             _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")
         _need(self.join_timeout_s <= self.max_join_timeout_s, "join_timeout_s", self.join_timeout_s,

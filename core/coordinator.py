@@ -20,6 +20,7 @@ from typing import Any
 
 from . import gates, membership
 from . import messages as m
+from .actions import Actions
 from .cadence import Balancer
 from .config import Config
 from .cycle import Cycle
@@ -50,6 +51,7 @@ from .guard import GrowthGuard, Guard, LevelGuard, NoGuard, default_threshold
 from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
+from .roles import CHECKPOINT, EVALUATE, Roles
 from .run import Run
 from .schema import Schema
 from .snapshots import freeze
@@ -79,10 +81,11 @@ class Coordinator:
     `guard` takes the place of the one that the config names."""
 
     __slots__ = (
-        "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline", "deaths",
-        "desk", "fenced", "generation", "guard", "handling", "late_after", "liveness", "lost", "lost_sends", "low",
-        "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "refused", "returned",
-        "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping",
+        "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
+        "deaths", "desk", "fenced", "generation", "guard", "handling", "late_after", "liveness", "lost", "lost_sends",
+        "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "refused",
+        "returned",
+        "roles", "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping",
         "urgent", "violations", "voters",
     )  # fmt: skip
 
@@ -99,6 +102,8 @@ class Coordinator:
         self.run = Run(self, opened_at=now)
         self.cycle = Cycle(self)
         self.desk = Desk(self)
+        self.roles = Roles(self)
+        self.actions = Actions(self)
         self.book = Book(0, 1, 1, 0, True)
         self.balancer = Balancer(ranks=[])
         self.guard: Guard = guard if guard is not None else _guard(config)
@@ -178,7 +183,7 @@ class Coordinator:
         parts = (
             self.generation, self.peers, self.seats, self.alive, self.voters, self.run, self.cycle, self.desk,
             self.book, self.balancer, self.short, self.movers, self.stopping, self.save_issued, self.deaths,
-            self.lost_sends, self.fenced, self.refused, self.violations,
+            self.lost_sends, self.fenced, self.refused, self.violations, self.roles, self.actions,
         )  # fmt: skip
         return tuple(freeze(part, skip) for part in parts)
 
@@ -220,7 +225,7 @@ class Coordinator:
         if name in CYCLE_REPORTS and row.kind is Kind.ACCEPT:
             row = self.cycle_engine.fire(self.cycle, name, message)
         if row.kind is Kind.ACCEPT:
-            if name not in QUIET:
+            if name not in QUIET or self.now >= self.deadline:  # C-4
                 self.urgent = True
         elif row.kind is Kind.FENCED:
             self.fence(message.rank, name)
@@ -284,6 +289,7 @@ class Coordinator:
             self._operate(event)
         elif isinstance(event, FILE_EVENTS):
             if event.error is not None:
+                self.actions.file_failed(event.decision_id)
                 self.emit(Alert("checkpoint_failed", "averager", event.error))
             else:
                 self.emit(Emit("CheckpointWritten", {"what": type(event).__name__, "version": event.version}))
@@ -297,6 +303,7 @@ class Coordinator:
         for rank in self.alive:
             self.peers[rank].last_seen = self.peers[rank].last_progress = self.now
         self.cycle.pending_since = self.cycle.last_evidence_at = self.cycle.idle_since = self.now
+        self.actions.refresh()
         self.urgent = True
 
     def _operate(self, event: OperatorRequest) -> None:
@@ -304,6 +311,8 @@ class Coordinator:
             self.run.request_stop("an operator asked")
         elif event.kind == Operator.START and self.run.can_start():
             self.run.close_window()
+        elif event.kind in (Operator.CHECKPOINT, Operator.EVAL):
+            self.actions.wish(CHECKPOINT if event.kind == Operator.CHECKPOINT else EVALUATE, "operator")
         else:
             self.emit(Alert("unserved_role", "operator", f"{event.kind.name.lower()} cannot be served now"))
 
@@ -319,6 +328,7 @@ class Coordinator:
             if self.returned:
                 self.returned = False
                 self.desk.redistribute()
+            self.actions.expire()
             gates.judge(self)
             self.desk.serve_completions()
             self.run_engine.fire(self.run, "Judge", None)
@@ -346,7 +356,7 @@ class Coordinator:
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
-        due = [self.next_beacon, *self.run.deadlines()]
+        due = [self.next_beacon, *self.run.deadlines(), *self.actions.deadlines()]
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))
@@ -398,6 +408,7 @@ class Coordinator:
         """An observer becomes a voter (M-25)."""
         self.peer_engine.fire(peer, "Promoted", None)
         self.voters = sorted([*self.voters, peer.rank])
+        self.roles.promoted(peer.rank)
 
     def departed(self, peer: Peer, reason: str) -> None:
         """An incarnation has left politely (M-8)."""

@@ -158,6 +158,7 @@ class Cycle:
         co = self.co
         co.emit(Emit("SyncStart", {"cycle": self.number if self.forming else self.number + 1}))
         if not self.forming:
+            co.actions.arm(self.number + 1)
             self.number += 1
         self.attempt, self.split_repeated = 0, False
         self.armed_at = self.last_evidence_at = self.last_ack_at = co.now

@@ -233,7 +233,8 @@ class Stage:
 
 @value
 class Evaluate:
-    """Run the evaluation function, then say `ActionDone("evaluate", ...)`."""
+    """Run the evaluation function, on the retained consensus if `on_consensus`, then say `ActionDone("evaluate", ...)`
+    with the schedule id as its decision id (K-14)."""
 
     schedule_id: int
     epoch: int
@@ -243,22 +244,26 @@ class Evaluate:
 
 @value
 class Save:
-    """Write files (K-11): the optimizer file always, model and outer state if `model`; then `ActionDone("save")`."""
+    """Write files (K-11): the optimizer file if `optimizer`, model and outer state if `model`; then say
+    `ActionDone("save")`, or `ActionDone("consensus")` for a bundle of the consensus, which has no optimizer (K-7)."""
 
     decision_id: int
     version: int
     stem: str | None
     model: bool
+    optimizer: bool = True
 
 
 @value
 class FireCallback:
-    """Call a callback of the user: `name` is epoch or checkpoint."""
+    """Call a callback of the user: `name` is epoch or checkpoint; then say `ActionDone(name, ...)`. The decision id of
+    an epoch callback is its epoch. `stem` is where the bundle of a checkpoint goes, if there is one."""
 
     name: str
     decision_id: int
     version: int
     epoch: int
+    stem: str | None = None
 
 
 @value

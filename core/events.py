@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from .messages import Control, Fenced, Hello, Outcome, Refusal, Reject, Report, RoundKey, Welcome
+from .messages import Control, Fenced, Hello, IntentKind, Outcome, Refusal, Reject, Report, RoundKey, Welcome
 from .values import value
 
 
@@ -247,11 +247,18 @@ class LeaveRequested:
     """SIGTERM or a preemption notice: leave politely (W-28)."""
 
 
+@value
+class Wish:
+    """The script asks for an evaluation, a checkpoint or a stop; it travels as an `Intent` (K-1)."""
+
+    kind: IntentKind
+
+
 CoordinatorEvent = (
     Tick | Received | HelloReceived | LinkUp | LinkLost | SendFailed | ProcessExited | RoundProgress | RoundReduced
     | RoundAborted | ConsensusSaved | MetaWritten | OperatorRequest | CallbackFailed
 )  # fmt: skip
 WorkerEvent = (
     Tick | Received | LinkUp | LinkLost | LaneClosed | StepDone | ChunkDone | DrainPoint | SnapshotTaken
-    | ConsensusStaged | RoundBroken | ActionDone | TrainingFailed | LeaveRequested
+    | ConsensusStaged | RoundBroken | ActionDone | TrainingFailed | LeaveRequested | Wish
 )  # fmt: skip

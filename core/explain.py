@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import messages as m
+from .actions import Duty
 from .phases import CyclePhase, PeerPhase, RunPhase
+from .roles import EVALUATE
 from .values import value
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     """Reasons for one rank, or for all that is not moving."""
     if co.run.phase == RunPhase.FORMING:
         return [_forming(co)]
+    if co.run.phase == RunPhase.FINAL_EVAL:
+        return [_busy(co, duty) for duty in co.actions.duties]
     if co.run.phase == RunPhase.SHUTTING_DOWN:
         code, what = ("E26", f"saved and stopping: {co.run.text}") if co.save_issued else ("E25", "shutting down")
         return [_reason(code, None, what, "M-53", co.now, co.run.exit_deadline, tuple(co.alive))]
@@ -61,8 +65,18 @@ def _forming(co: Coordinator) -> Reason:
     return _reason("E19", None, what, "M-4", run.opened_at, until, ())
 
 
+def _busy(co: Coordinator, duty: Duty) -> Reason:
+    """E21, E24: a rank evaluates or saves; the role limit ends the wait (K-17)."""
+    code = "E24" if duty.decision_id == m.FINAL_EVALUATION else "E21"
+    what = "evaluates" if duty.role == EVALUATE else "is in the checkpoint callback"
+    return _reason(code, duty.rank, what, "K-17", duty.since or co.now, co.actions.until(duty), (duty.rank,))
+
+
 def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
     rank, cycle, since = peer.rank, co.cycle, peer.last_progress
+    duty = co.actions.under_way(rank)
+    if duty is not None:
+        return [_busy(co, duty)]
     if not peer.attached:
         until = peer.last_seen + co.config.staleness_s
         return [_reason("E22", rank, "has lost its link", "N-10", peer.last_seen, until, ())]

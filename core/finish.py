@@ -43,6 +43,7 @@ def finish_cycle(cycle: Cycle) -> None:
     cycle.idle_since = co.now
     co.emit(CloseRound(cycle.key))
     co.emit(Emit("AverageEnd", {"cycle": cycle.number, "ms": (co.now - cycle.armed_at) * 1000}))
+    co.actions.finished(realized)
     co.emit(Emit("SyncEnd", {"cycle": cycle.number, "version": cycle.version}))
     _check_health(cycle, refused, realized)
 
@@ -82,7 +83,9 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     what the balancer proposed for it is forgotten with the next report."""
     co = cycle.co
     anchor_before = co.balancer.anchor
+    co.actions.stage_slack()
     co.balancer.report(_window_report(cycle, reduce_ms), co.voters)
+    co.roles.calibrate()
     verdict: Verdict | None = None
     nudge: NudgeDown | None = None
     if realized:

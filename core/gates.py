@@ -101,5 +101,7 @@ def _start(co: Coordinator) -> None:
     if config.policy == "async":
         for rank in co.voters:
             co.balancer.overshoot(rank, None, config.max_overshoot)
+    co.roles.assign()
+    co.actions.begin()
     if config.num_epochs > 0:
         co.desk.dispatch_epoch(0)

@@ -62,7 +62,8 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     if rank is None:
         rank = next(r for r in range(len(co.peers) + 1) if r not in co.peers or not co.peers[r].alive)
     old = co.peers.get(rank)
-    peer = Peer(co, rank, 1 if old is None else old.incarnation + 1, host=hello.host)
+    incarnation = 1 if old is None else old.incarnation + 1
+    peer = Peer(co, rank, incarnation, host=hello.host, callbacks=hello.callbacks)
     peer.last_seen = peer.last_progress = co.now
     co.peers[rank] = peer
     co.seats = sorted({*co.seats, rank})
@@ -162,7 +163,7 @@ def check_recoverable(co: Coordinator) -> None:
         if sentence is not None:
             co.run.fail(sentence.text)
         return
-    if co.run.phase != RunPhase.TRAINING or co.save_issued or co.run.shutdown_issued:
+    if co.run.phase not in (RunPhase.TRAINING, RunPhase.FINAL_EVAL) or co.save_issued or co.run.shutdown_issued:
         return
     sentence = sentence or _too_few(co)
     if sentence is not None:
@@ -196,7 +197,8 @@ def _declare(co: Coordinator, peer: Peer) -> None:
 
 
 def _remove(co: Coordinator, peer: Peer) -> None:
-    """M-18.3 to 5: no longer alive, nothing is waited for, what it holds returns. Limbo comes before the forfeit."""
+    """M-18.3 to 6: no longer alive, nothing is waited for, what it holds returns, its roles go on. Limbo comes before
+    the forfeit."""
     rank, cycle = peer.rank, co.cycle
     owing = cycle.owes(rank)
     co.alive = [r for r in co.alive if r != rank]
@@ -216,3 +218,6 @@ def _remove(co: Coordinator, peer: Peer) -> None:
     if returned:
         co.emit(Emit("Returned", {"rank": rank, "batches": returned, "replayed": co.book.replayed}))
     co.desk.refresh_window()
+    if not (co.run.shutdown_issued or co.save_issued):
+        co.roles.gone(rank)
+        co.actions.gone(rank)

@@ -10,6 +10,7 @@ from enum import IntEnum
 from .values import value
 
 __all__ = [
+    "FINAL_EVALUATION",
     "NO_RANK",
     "IntentKind",
     "Message",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 
+FINAL_EVALUATION = 2**64 - 1
+"""The schedule id of the final evaluation (K-17)."""
 NO_RANK = 2**32 - 1
 """The rank number that names nobody."""
 

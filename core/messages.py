@@ -40,6 +40,7 @@ from .data_messages import (
     RoundResult,
 )
 from .message_types import (
+    FINAL_EVALUATION,
     NO_RANK,
     IntentKind,
     Message,
@@ -81,6 +82,7 @@ from .session_messages import (
 __all__ = [
     "BULK_KIND",
     "CONTROLS",
+    "FINAL_EVALUATION",
     "KINDS",
     "KIND_OF",
     "NO_RANK",

@@ -15,6 +15,7 @@ from . import messages as m
 from .effects import Alert, Emit
 from .errors import InvariantError
 from .phases import CyclePhase, PeerPhase
+from .roles import CHECKPOINT, EPOCH, EVALUATE
 from .values import state, value
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Lost:
 
 @state
 class Window:
-    """What a rank did since the last average (C-20). Milliseconds; losses finite only."""
+    """What a rank did since the last average (C-20). Milliseconds; losses finite only. `excused_ms` is callback time
+    that a batch to come carries, since the end of a callback is told before the next step (K-18)."""
 
     wall_ms: float = 0.0
     wall_batches: int = 0
@@ -42,9 +44,14 @@ class Window:
     first_batch_ms: float | None = None
     loss_sum: float = 0.0
     loss_count: int = 0
+    excused_ms: float = 0.0
 
     def count(self, batch_ms: float, data_ms: float, loss: float | None) -> None:
         """One step (C-20): the first of a window is kept apart, its excess cost is the fill."""
+        if self.excused_ms:
+            excused = min(self.excused_ms, batch_ms)
+            self.excused_ms -= excused
+            batch_ms -= excused
         self.wall_ms += batch_ms
         self.wall_batches += 1
         if self.first_batch_ms is None:
@@ -64,7 +71,8 @@ class Window:
         return max(0.0, self.first_batch_ms - self.delivered_ms / self.delivered_batches)
 
     def exclude(self, elapsed_ms: float) -> None:
-        """Time of a callback is duty, not slowness (K-18)."""
+        """Time of a callback is duty, not slowness (K-18). What exceeds the ledger is still to come."""
+        self.excused_ms += max(0.0, elapsed_ms - self.wall_ms)
         self.wall_ms = max(0.0, self.wall_ms - elapsed_ms)
         if self.delivered_batches:
             self.delivered_ms = max(0.0, self.delivered_ms - elapsed_ms)
@@ -121,6 +129,8 @@ class Peer:
     fenced_told_at: float = float("-inf")
     loss: float | None = None
     stopped: bool = False
+    callbacks: tuple[str, ...] = ()
+    last_intent: int = -1
 
     @property
     def alive(self) -> bool:
@@ -198,7 +208,7 @@ class Peer:
     def exclude_callback(self, event: m.EpochFnElapsed) -> None:
         """K-18."""
         self._progress("EpochFnElapsed")
-        self.window.exclude(event.elapsed_ms)
+        self.co.actions.account(self, EPOCH, event.elapsed_ms)
 
     def forward_sample(self, event: m.ResourceSample) -> None:
         """Decides nothing (O-5)."""
@@ -206,12 +216,41 @@ class Peer:
 
     # --- wishes and ends -------------------------------------------------------------------------------------------
 
+    def intent_repeated(self, event: m.Intent) -> bool:
+        """Once per id (K-1). The wishes of an incarnation are numbered upwards, so the last number is enough."""
+        return event.intent_id <= self.last_intent
+
     def note_intent(self, event: m.Intent) -> None:
-        """K-1: a stop is a decision for all ranks (M-54); evaluation and checkpoint callbacks do not exist yet."""
+        """K-1: a stop is a decision for all ranks (M-54), everything else waits for the next arm."""
+        self.last_intent = event.intent_id
         if event.kind == m.IntentKind.STOP_NOW:
             self.co.run.request_stop(f"rank {self.rank} asked to stop")
         else:
-            self.co.emit(Alert("unserved_role", f"rank {self.rank}", f"nobody can serve {event.kind.name.lower()}"))
+            role = CHECKPOINT if event.kind == m.IntentKind.CHECKPOINT_NOW else EVALUATE
+            self.co.actions.wish(role, f"rank {self.rank}")
+
+    def owes_checkpoint(self, event: m.CheckpointResult) -> bool:
+        """This rank was asked for the checkpoint callback under this decision (K-9)."""
+        return self.co.actions.awaits(CHECKPOINT, event.decision_id, self.rank)
+
+    def note_checkpoint(self, event: m.CheckpointResult) -> None:
+        """K-9."""
+        self._progress("CheckpointResult")
+        self.co.actions.checkpointed(self, event)
+
+    def owes_evaluation(self, event: m.EvalResult) -> bool:
+        """This rank was asked for this evaluation, and its time is not over (K-16)."""
+        return self.co.actions.awaits(EVALUATE, event.schedule_id, self.rank)
+
+    def note_evaluation(self, event: m.EvalResult) -> None:
+        """K-16."""
+        self._progress("EvalResult")
+        self.co.actions.evaluated_by(self, event)
+
+    def saves(self, event: m.CheckpointResult) -> bool:
+        """The result of the save that ends the run (M-52)."""
+        save = self.co.run.save
+        return save is not None and event.decision_id == save.decision_id
 
     def note_saved(self, event: m.CheckpointResult) -> None:
         """M-52: the saver's error names the next one."""

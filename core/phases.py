@@ -1,7 +1,7 @@
 """The phases of the four flat machines (protocol sections 4.3, 5 and 11.1).
 
 Their numbers travel in `Beacon` and stand in snapshots, so they never change; gaps belong to features that come later
-(FinalEval of a run, InCollective of a worker).
+(InCollective of a worker).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ class RunPhase(IntEnum):
 
     FORMING = 0
     TRAINING = 1
+    FINAL_EVAL = 2
     SHUTTING_DOWN = 3
     STOPPED = 4
 

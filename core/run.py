@@ -1,4 +1,4 @@
-"""The run: forming, training, shutting down, stopped (protocol C-25, M-4 to M-6, M-50 to M-54).
+"""The run: forming, training, final evaluation, shutting down, stopped (protocol C-25, M-4 to M-6, M-50 to M-54).
 
 The guards and effects of `tables.RUN` are its methods. It holds the decisions that exist once per run: the window of
 formation, the stop, the one save, the one shutdown.
@@ -12,6 +12,7 @@ from . import messages as m
 from .effects import Alert, CloseLink, Emit, Finish, SaveConsensus, WriteMeta
 from .errors import InvariantError
 from .phases import CyclePhase, PeerPhase, RunPhase
+from .roles import EVALUATE
 from .values import state
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 FINAL_STEM = "consensus"
+RANKS_WRITE = ("shared", "collective")
+"""Averagers that keep no consensus of their own: the holder of the checkpoint role writes it (K-7)."""
 META_FORMAT = 1
 
 
@@ -128,6 +131,19 @@ class Run:
             return True
         return self.stop_number is not None and (co.cycle.finished > self.stop_number or co.movers == 0)
 
+    def can_evaluate(self, event: object) -> bool:
+        """C-25: evaluation exists and its role is alive."""
+        return self.co.roles.served(EVALUATE)
+
+    def begin_final(self, event: object) -> None:
+        """K-17: once, at the end, on the last consensus."""
+        self.co.emit(Emit("PhaseChanged", {"phase": "final_eval", "rank": self.co.roles.holder(EVALUATE)}))
+        self.co.actions.begin_final()
+
+    def final_open(self, event: object) -> bool:
+        """The final evaluation has neither a result nor run out of time or candidates (K-17)."""
+        return self.co.actions.final_open()
+
     def shut_down(self, event: object) -> None:
         """M-53: the averager's consensus is written, then everyone is told once."""
         co = self.co
@@ -135,7 +151,8 @@ class Run:
             self.status, self.text = "stopped", f"stopped on request: {self.stop_text}"
         elif any(co.peers[rank].steps for rank in co.voters):
             raise InvariantError("I10: the last epoch is closed, but a voter holds unmerged steps (D-21)")
-        self._write_consensus(m.SaveReason.GRACEFUL)
+        if not self.co.actions.is_kept():
+            self._write_consensus(m.SaveReason.GRACEFUL)
         self._shutdown()
 
     def _shutdown(self) -> None:
@@ -201,18 +218,21 @@ class Run:
     def _write_consensus(self, reason: m.SaveReason) -> None:
         """K-6, K-7, M-52: the record, then the averager's consensus where it keeps one."""
         self.decisions += 1
-        if self.co.config.save_path is None or self.co.book is None:
-            return
-        self.co.emit(WriteMeta(self.meta(reason)))
-        stem = f"{self.co.config.save_path}/{FINAL_STEM}"
-        self.co.emit(SaveConsensus(self.decisions, self.co.cycle.version, stem))
+        if self.co.config.save_path is not None:
+            self.write_bundle(reason, self.decisions, f"{self.co.config.save_path}/{FINAL_STEM}")
 
-    def meta(self, reason: m.SaveReason) -> dict[str, Any]:
+    def write_bundle(self, reason: m.SaveReason, decision_id: int, stem: str) -> None:
+        """The record goes ahead of the order to write; the averager puts it in place last (K-8)."""
+        self.co.emit(WriteMeta(self.meta(reason, decision_id)))
+        if self.co.config.averager not in RANKS_WRITE:
+            self.co.emit(SaveConsensus(decision_id, self.co.cycle.version, stem))
+
+    def meta(self, reason: m.SaveReason, decision_id: int) -> dict[str, Any]:
         """The record a resume reads (K-6): counters, coverage as uncovered batches per open epoch (K-10)."""
         co, cycle = self.co, self.co.cycle
         open_epochs = [e for e in range(co.book.first_live, co.book.num_epochs) if e in co.book.pools]
         return {
-            "format": META_FORMAT, "decision_id": self.decisions, "run_id": co.config.run_id.hex(),
+            "format": META_FORMAT, "decision_id": decision_id, "run_id": co.config.run_id.hex(),
             "generation": co.generation, "version": cycle.version, "cycle": cycle.number,
             "sync_rounds": cycle.sync_rounds, "global_step": cycle.global_step, "world": len(co.seats),
             "reason": reason.name.lower(), "balancer": co.balancer.saved(), "guard": co.guard.saved(),

@@ -36,7 +36,8 @@ class ResumeClaim:
 @value(kw_only=True)
 class Hello:
     """A rank knocks. `wishes` are the configuration values this rank's script states (V-6): the first rank of a
-    forming run may set what the coordinator left open, a later one that differs is refused with both values."""
+    forming run may set what the coordinator left open, a later one that differs is refused with both values.
+    `callbacks` names what its script brought: epoch, evaluate, checkpoint (M-33)."""
 
     protocol: int
     package: str
@@ -52,6 +53,7 @@ class Hello:
     wanted_rank: int | None = None
     resume: ResumeClaim | None = None
     wishes: dict[str, str | int | float | bool | None] = attrs.field(factory=dict, hash=False)
+    callbacks: tuple[str, ...] = ()
 
 
 @value(kw_only=True)

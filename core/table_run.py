@@ -1,4 +1,4 @@
-"""The table of a run (protocol C-25): forming, training, shutting down, stopped.
+"""The table of a run (protocol C-25): forming, training, the final evaluation, shutting down, stopped.
 
 A run forms once, trains, shuts down once and is over. `Judge` is the last step of the pass: it asks whether the work
 is done, so it never sees a cycle half finished. Saving and shutting down are decisions taken once per run: whatever
@@ -13,7 +13,8 @@ from .phases import RunPhase
 
 __all__ = ["RUN"]
 
-_FO, _TR, _SD, _ST = RunPhase.FORMING, RunPhase.TRAINING, RunPhase.SHUTTING_DOWN, RunPhase.STOPPED
+_FO, _TR, _FE = RunPhase.FORMING, RunPhase.TRAINING, RunPhase.FINAL_EVAL
+_SD, _ST = RunPhase.SHUTTING_DOWN, RunPhase.STOPPED
 
 _RUN_ROWS = (
     Row(_FO, "Formed", _TR, (), ("start_training",), rule="C-25 M-6"),
@@ -21,11 +22,14 @@ _RUN_ROWS = (
     Row(_FO, "FormationFailed", _ST, (), ("finish_run",), rule="C-25 M-4"),
     Row(_FO, "Saving", SAME, kind=Kind.IGNORE, rule="M-21", note="before training formation decides"),
     Row(_FO, "Judge", SAME, kind=Kind.IGNORE, rule="M-4"),
+    Row(_TR, "Judge", _FE, ("work_done", "can_evaluate"), ("begin_final",), rule="C-25 K-17"),
     Row(_TR, "Judge", _SD, ("work_done",), ("shut_down",), rule="C-25 D-21 M-53"),
     Row(_TR, "Judge", SAME, (), ("advance",), rule="D-21"),
-    Row(_TR, "Saving", _SD, (), ("shut_down_saving",), rule="C-25 M-51"),
-    Row((_TR, _SD, _ST), "Formed", SAME, kind=Kind.IGNORE, rule="C-25"),
-    Row((_TR, _SD, _ST), "FormationFailed", SAME, kind=Kind.IGNORE, rule="C-25"),
+    Row(_FE, "Judge", SAME, ("final_open",), kind=Kind.IGNORE, rule="C-25 K-17", note="its result is awaited"),
+    Row(_FE, "Judge", _SD, (), ("shut_down",), rule="C-25 K-17 M-53"),
+    Row((_TR, _FE), "Saving", _SD, (), ("shut_down_saving",), rule="C-25 M-51"),
+    Row((_TR, _FE, _SD, _ST), "Formed", SAME, kind=Kind.IGNORE, rule="C-25"),
+    Row((_TR, _FE, _SD, _ST), "FormationFailed", SAME, kind=Kind.IGNORE, rule="C-25"),
     Row(_SD, "Judge", _ST, ("everyone_gone",), ("finish_run",), rule="M-53"),
     Row(_SD, "Judge", _ST, ("grace_over",), ("cut_off", "finish_run"), rule="M-53"),
     Row(_SD, "Judge", SAME, ("save_settled",), ("send_shutdown",), rule="M-52"),

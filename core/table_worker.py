@@ -20,6 +20,7 @@ _J, _W, _T = WorkerPhase.JOINING, WorkerPhase.WAITING, WorkerPhase.TRAINING
 _P, _D, _S = WorkerPhase.THROTTLED, WorkerPhase.DRAINING, WorkerPhase.STOPPED
 _LIVE = (_J, _W, _T, _P)
 _UP = (*_LIVE, _D)
+_JOINED = (_W, _T, _P, _D)
 
 _REQUEST = (
     Row(_UP, "RequestParams", SAME, ("cycle_over",), kind=Kind.FENCED, rule="W-10"),
@@ -70,12 +71,6 @@ _PLANS = (
 _NOTICES = (
     Row(_UP, "SetGlobalStep", SAME, ("base_current",), ("raise_base",), rule="W-13"),
     Row(_UP, "SetGlobalStep", SAME, kind=Kind.IGNORE, rule="W-13"),
-    Row(_J, "Checkpoint", SAME, kind=Kind.IGNORE, rule="W-18"),
-    Row((_W, _T, _P, _D), "Checkpoint", SAME, ("for_me",), ("lacks_checkpoint",), rule="W-18"),
-    Row((_W, _T, _P, _D), "Checkpoint", SAME, kind=Kind.IGNORE, rule="W-18"),
-    Row((_W, _T, _P, _D), "SaveConsensusModel", SAME, ("for_me",), ("lacks_consensus_path",), rule="W-18"),
-    Row(_UP, "SaveConsensusModel", SAME, kind=Kind.IGNORE, rule="W-18"),
-    Row(_UP, "ExecuteEvalCallback", SAME, kind=Kind.IGNORE, rule="W-18", note="without a function a silent no-op"),
     Row(_UP, "SetEpochCallbackRole", SAME, (), ("note_holder",), rule="M-33"),
     Row(_UP, "EpochAggregated", SAME, (), ("publish_epoch",), rule="W-25"),
     Row(_UP, "EvalBroadcast", SAME, (), ("publish_evaluation",), rule="W-25"),
@@ -87,6 +82,33 @@ _NOTICES = (
     Row(_UP, "RequestSessionId", SAME, (), ("lacks_session",), rule="W-20"),
     Row(_UP, "NewSession", SAME, (), ("lacks_session",), rule="W-20"),
     Row(_UP, "RequestState", SAME, (), ("lacks_donation",), rule="M-24"),
+)
+
+_TARGETED = (
+    Row(_J, "Checkpoint", SAME, kind=Kind.IGNORE, rule="W-18"),
+    Row(_JOINED, "Checkpoint", SAME, ("!for_me",), kind=Kind.IGNORE, rule="W-18"),
+    Row(_JOINED, "Checkpoint", SAME, ("!has_checkpoint",), ("lacks_checkpoint",), rule="W-18 K-9"),
+    Row(_JOINED, "Checkpoint", SAME, ("served_before",), kind=Kind.FENCED, rule="N-6 K-1"),
+    Row(_JOINED, "Checkpoint", SAME, ("for_later",), ("arm",), rule="W-18 K-3"),
+    Row(_JOINED, "Checkpoint", SAME, (), ("serve",), rule="W-18 K-3"),
+    Row(_J, "SaveConsensusModel", SAME, kind=Kind.IGNORE, rule="W-18"),
+    Row(_JOINED, "SaveConsensusModel", SAME, ("!for_me",), kind=Kind.IGNORE, rule="W-18"),
+    Row(_JOINED, "SaveConsensusModel", SAME, ("!has_path",), ("lacks_path",), rule="W-18"),
+    Row(_JOINED, "SaveConsensusModel", SAME, ("served_before",), kind=Kind.FENCED, rule="N-6 K-1"),
+    Row(_JOINED, "SaveConsensusModel", SAME, ("for_later",), ("arm",), rule="W-18 K-3"),
+    Row(_JOINED, "SaveConsensusModel", SAME, (), ("serve",), rule="W-18 K-3"),
+    Row(_J, "ExecuteEvalCallback", SAME, kind=Kind.IGNORE, rule="W-18"),
+    Row(_JOINED, "ExecuteEvalCallback", SAME, ("!for_me",), kind=Kind.IGNORE, rule="W-18"),
+    Row(_JOINED, "ExecuteEvalCallback", SAME, ("!has_evaluation",), kind=Kind.IGNORE, rule="W-18",
+        note="without a function a silent no-op"),
+    Row(_JOINED, "ExecuteEvalCallback", SAME, ("served_before",), kind=Kind.FENCED, rule="N-6 K-1"),
+    Row(_JOINED, "ExecuteEvalCallback", SAME, ("for_later",), ("arm",), rule="W-18 K-3"),
+    Row(_JOINED, "ExecuteEvalCallback", SAME, (), ("serve",), rule="W-18 K-3 K-14"),
+    Row(_LIVE, "Wish", SAME, (), ("express",), rule="K-1"),
+    Row((_D, _S), "Wish", SAME, kind=Kind.IGNORE, rule="K-1", note="it is leaving"),
+    Row(_UP, "ActionDone", SAME, ("ends_checkpoint",), ("report_checkpoint",), rule="K-9"),
+    Row(_UP, "ActionDone", SAME, ("ends_evaluation",), ("report_evaluation",), rule="K-16"),
+    Row(_UP, "ActionDone", SAME, ("ends_epoch_callback",), ("report_epoch_callback",), rule="W-6 K-18"),
 )
 
 _TRAINING = (
@@ -155,8 +177,8 @@ WORKER = Table(
     initial=_J,
     events=(
         *_CONTROL_NAMES, "StepDone", "ChunkDone", "DrainPoint", "SnapshotTaken", "ConsensusStaged", "RoundBroken",
-        "ActionDone", "TrainingFailed", "LeaveRequested", "GraceOver",
+        "ActionDone", "TrainingFailed", "LeaveRequested", "GraceOver", "Wish",
     ),
-    rows=(*_REQUEST, *_UPDATE, *_PLANS, *_NOTICES, *_TRAINING, *_ENDS, *_AFTER),
+    rows=(*_REQUEST, *_UPDATE, *_PLANS, *_NOTICES, *_TARGETED, *_TRAINING, *_ENDS, *_AFTER),
     final=(_S,),
 )

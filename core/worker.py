@@ -40,7 +40,8 @@ AT_ONCE = frozenset({m.DeclareDead, m.RequestSessionId, m.NewSession, m.Beacon, 
 
 @attrs.frozen(kw_only=True)
 class WorkerSettings:
-    """What a worker takes from `Welcome` (V-6): who it is, and the durations and flags it needs, seconds throughout."""
+    """What a worker takes from `Welcome` (V-6): who it is, and the durations and flags it needs, seconds throughout;
+    and the names of the callbacks that its script brought."""
 
     run_id: bytes
     generation: int
@@ -54,16 +55,18 @@ class WorkerSettings:
     drain_s: float = 60.0
     on_lost: str = "save"
     save_path: str | None = None
+    callbacks: tuple[str, ...] = ()
 
     @classmethod
-    def from_welcome(cls, welcome: m.Welcome, run_id: bytes) -> WorkerSettings:
-        """Read the settings out of the coordinator's welcome."""
+    def from_welcome(cls, welcome: m.Welcome, run_id: bytes, callbacks: tuple[str, ...] = ()) -> WorkerSettings:
+        """Read the settings out of the coordinator's welcome; `callbacks` are those that the Hello announced."""
         c: dict[str, Any] = dict(welcome.config)
         return cls(
             run_id=run_id, generation=welcome.generation, rank=welcome.rank, incarnation=welcome.incarnation,
             policy=c["policy"], batch_size=c["batch_size"], heartbeat_s=c["heartbeat_s"],
             staleness_s=c["staleness_s"], leave_grace_s=c["leave_grace_s"],
             drain_s=c["save_limit_s"] + c["exit_grace_s"], on_lost=c["on_lost"], save_path=c["save_path"],
+            callbacks=callbacks,
         )  # fmt: skip
 
 
@@ -217,7 +220,7 @@ class Worker(WorkerOrders):
 
     # --- reports -------------------------------------------------------------------------------------------------
 
-    def report(self, kind: type[m.Report], **fields: Any) -> None:
+    def report(self, kind: type[m.Report], /, **fields: Any) -> None:
         """Put one report on the lane, stamped and numbered (N-3)."""
         self.report_seq += 1
         own = self.settings

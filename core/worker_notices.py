@@ -64,7 +64,7 @@ class WorkerNotices:
         outbox: list[Any]
         last_now: float
 
-        def report(self, kind: type[m.Report], **fields: Any) -> None: ...
+        def report(self, kind: type[m.Report], /, **fields: Any) -> None: ...
 
     @property
     def position(self) -> int:
@@ -72,19 +72,6 @@ class WorkerNotices:
         return self.global_step + self.steps_since_avg
 
     # --- the rest of the control messages ------------------------------------------------------------------------
-
-    def for_me(self, event: Any) -> bool:
-        """A targeted message names this rank (W-18)."""
-        return bool(event.target_rank == self.settings.rank)
-
-    def lacks_checkpoint(self, event: m.Checkpoint) -> None:
-        """A rank asked for a callback it does not have reports an error, so that the coordinator can fail over."""
-        self.report(m.CheckpointResult, decision_id=event.decision_id, version=self.version, elapsed_ms=0.0,
-                    error=f"rank {self.settings.rank} has no checkpoint callback")  # fmt: skip
-
-    def lacks_consensus_path(self, event: m.SaveConsensusModel) -> None:
-        """Loud and harmless (W-18)."""
-        self.outbox.append(Publish("save_refused", {"decision": event.decision_id, "why": "no path for a bundle"}))
 
     def lacks_collective(self, event: m.SyncNow) -> None:
         """A rank that cannot average must go, not park (R-18): say so, not retryable."""
@@ -113,7 +100,10 @@ class WorkerNotices:
 
     def publish_evaluation(self, event: m.EvalBroadcast) -> None:
         """Forward to whoever listens (W-25)."""
-        self.outbox.append(Publish("evaluated", {"epoch": event.epoch, "metric": event.metric}))
+        self.outbox.append(Publish("evaluated", {
+            "epoch": event.epoch, "version": event.version, "metric": event.metric,
+            "final": event.schedule_id == m.FINAL_EVALUATION,
+        }))
 
     def bury(self, event: m.DeclareDead) -> None:
         """Keep the ledger of dead peers (W-20)."""

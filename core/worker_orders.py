@@ -10,14 +10,15 @@ from .effects import AbandonPlan, Adopt, Extend, Park, Publish, TakeSnapshot, Tr
 from .events import ChunkDone, ConsensusStaged, RoundBroken, SnapshotTaken, StepDone
 from .phases import WorkerPhase
 from .values import state
-from .worker_notices import NO_CYCLE, WorkerNotices
+from .worker_actions import WorkerActions
+from .worker_notices import NO_CYCLE
 
 __all__ = ["WorkerOrders"]
 
 
 @state
-class WorkerOrders(WorkerNotices):
-    """Plans and averages of a worker, over the variables of `WorkerNotices`."""
+class WorkerOrders(WorkerActions):
+    """Plans and averages of a worker, over its duties and the variables of `WorkerNotices`."""
 
     # --- training ------------------------------------------------------------------------------------------------
 
@@ -60,8 +61,9 @@ class WorkerOrders(WorkerNotices):
         return bool(self.mailbox) or len(self.hand) > len(event.plan_ids)
 
     def begin(self, event: object) -> None:
-        """Order the plan in hand trained, with what was appended while it waited."""
+        """Order the plan in hand trained, with what was appended while it waited; the epoch callback first (W-6)."""
         self.started = True
+        self.enter_epoch(self.hand[0].epoch)
         self.outbox.append(Train(self.hand[0]))
         for part in self.hand[1:]:
             self.outbox.append(Extend(part))
@@ -223,7 +225,7 @@ class WorkerOrders(WorkerNotices):
         return self.throttle > event.cycle
 
     def commit(self, event: m.Update) -> None:
-        """W-12, one act: adopt, lower the steps, take version and base, release the throttle, store the plan."""
+        """W-12, one act: adopt, lower the steps, take version and base, serve what is armed, store the plan."""
         how = "overwrite"
         if event.outcome == m.Outcome.UNREALIZED:
             how = "keep"
@@ -242,6 +244,7 @@ class WorkerOrders(WorkerNotices):
         self.shipped, self.staged, self.acked = 0, None, False
         self.version, self.global_step = event.version, event.global_step
         self.cycle = self.committed = event.cycle
+        self.serve_armed()
         if event.next_plan is not None:
             self._store(event.next_plan)
 

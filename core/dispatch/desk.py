@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..effects import Emit
+from ..effects import Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
 from ..phases import PeerPhase, RunPhase
 from ..values import state
@@ -257,8 +257,10 @@ class Desk:
             "epoch_ms": max(tally.epoch_ms.values(), default=0.0),
             "throughput": 1000 * tally.samples / tally.share_ms if tally.share_ms > 0 else None,
         }  # fmt: skip
-        self.co.emit(Emit("EpochEnd", {"epoch": epoch, **metrics}))
+        # K-20: the callback, the broadcast, the record, in this order.
+        self.co.emit(Invoke("epoch_closed", (epoch, dict(metrics))))
         self.co.broadcast_epoch(epoch, metrics)
+        self.co.emit(Emit("EpochEnd", {"epoch": epoch, **metrics}))
 
     def advance(self) -> None:
         """D-21, with phase Idle: the next epoch, if there is one and it is not out yet."""

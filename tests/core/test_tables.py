@@ -14,12 +14,14 @@ import pytest
 
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.actions import Duty
 from paceline.core.engine import Kind, untaken
 from paceline.core.errors import ConfigError
 from paceline.core.lint import differences, lint
 from paceline.core.membership import Sentence
 from paceline.core.peer import Lost
 from paceline.core.phases import WorkerPhase
+from paceline.core.roles import CHECKPOINT, EVALUATE, ROLES
 from paceline.core.tables import CYCLE, PEER, RUN, TABLES, WORKER, engine_for, machine_class
 
 from support.cohort import Cohort, Fault
@@ -138,13 +140,15 @@ def test_both_engines_decide_the_cycle_alike(stage: int) -> None:
     assert differences(CYCLE, lambda: _in_cycle(stage).co.cycle, CYCLE_EVENTS, observe=observe) == []
 
 
-@pytest.mark.parametrize("stage", ["stepping", "ended"])
+@pytest.mark.parametrize("stage", ["stepping", "ended", "asked"])
 def test_both_engines_decide_the_peer_alike(stage: str) -> None:
     """As above."""
 
     def make() -> Any:
-        hand = Hand(2).form()
+        hand = Hand(2, callbacks=ROLES).form()
         hand.step(0, 3)
+        if stage == "asked":
+            hand.co.actions.duties = [Duty(role, 1, 0, 0, 0, hand.now) for role in (CHECKPOINT, EVALUATE)]
         if stage == "ended":
             hand.complete(0)
         return hand.co.peers[0]
@@ -153,7 +157,8 @@ def test_both_engines_decide_the_peer_alike(stage: str) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: Hand(1, target_ranks=2), lambda: Hand(2).form(),
-                                  lambda: Hand(2, num_epochs=0).form(), lambda: Hand(0, target_ranks=1)])  # fmt: skip
+                                  lambda: Hand(2, num_epochs=0).form(), lambda: Hand(0, target_ranks=1),
+                                  lambda: Hand(2, num_epochs=0, callbacks=ROLES).form()])  # fmt: skip
 def test_both_engines_decide_the_run_alike(make: Callable[[], Hand]) -> None:
     """As above."""
     assert differences(RUN, lambda: make().co.run, RUN_EVENTS, observe=_after) == []
@@ -177,11 +182,13 @@ WORKER_EVENTS: dict[str, list[Any]] = {
     "Throttle": [m.Throttle(**CONTROL, cycle=c, reason=m.ThrottleReason.LEAD) for c in (0, 1, 2)],
     "SetGlobalStep": [m.SetGlobalStep(**CONTROL, version=v, global_step=3) for v in (0, 1)],
     "StageAdvisory": [m.StageAdvisory(**CONTROL, counts=(), segments=())],
-    "Checkpoint": [m.Checkpoint(**CONTROL, decision_id=1, version=0, target_rank=r) for r in (0, 1)],
-    "SaveConsensusModel": [m.SaveConsensusModel(**CONTROL, decision_id=1, version=0, target_rank=r, cycle=1)
-                           for r in (0, 1)],
-    "ExecuteEvalCallback": [m.ExecuteEvalCallback(**CONTROL, schedule_id=1, epoch=0, target_rank=1, version=0,
-                                                  on_consensus=True)],
+    "Checkpoint": [m.Checkpoint(**CONTROL, decision_id=d, version=v, target_rank=r, cycle=c)
+                   for d, v, r, c in ((1, 0, 0, None), (1, 0, 1, None), (2, 0, 1, None), (2, 5, 1, 1))],
+    "SaveConsensusModel": [m.SaveConsensusModel(**CONTROL, decision_id=d, version=v, target_rank=r, cycle=1, stem=s)
+                           for d, v, r, s in ((1, 0, 0, "x"), (1, 0, 1, "x"), (2, 0, 1, None), (2, 5, 1, "x"))],
+    "ExecuteEvalCallback": [m.ExecuteEvalCallback(**CONTROL, schedule_id=d, epoch=0, target_rank=r, version=v,
+                                                  on_consensus=True, cycle=c)
+                            for d, v, r, c in ((1, 0, 0, None), (1, 0, 1, None), (2, 0, 1, None), (2, 5, 1, 1))],
     "SetEpochCallbackRole": [m.SetEpochCallbackRole(**CONTROL, holder=1)],
     "EpochAggregated": [m.EpochAggregated(**CONTROL, epoch=0, metrics={})],
     "EvalBroadcast": [m.EvalBroadcast(**CONTROL, schedule_id=1, epoch=0, version=0)],
@@ -203,17 +210,19 @@ WORKER_EVENTS: dict[str, list[Any]] = {
     "ConsensusStaged": [ev.ConsensusStaged(cycle=c, attempt=0, outcome=m.Outcome.MERGED, total_steps=1)
                         for c in (1, 2)],
     "RoundBroken": [ev.RoundBroken(c, 0, "x", True) for c in (0, 1)],
-    "ActionDone": [ev.ActionDone("save", 1, 0, 1.0), ev.ActionDone("evaluate", 1, 0, 1.0)],
+    "ActionDone": [ev.ActionDone(kind, 1, 0, 1.0) for kind in ("save", "evaluate", "checkpoint", "epoch", "consensus")],
     "TrainingFailed": [ev.TrainingFailed("x")], "LeaveRequested": [ev.LeaveRequested()], "GraceOver": [None],
+    "Wish": [ev.Wish(m.IntentKind.EVAL_NOW)],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("stage", ["idle", "requested", "staged", "saving", "mailbox"])
+@pytest.mark.parametrize("stage", ["idle", "requested", "staged", "saving", "mailbox", "asked"])
 def test_both_engines_decide_the_worker_alike(stage: str) -> None:
     """As above; the phase is forced, the variables are those of the stage."""
 
     def make() -> Any:
-        rank = Rank(WorkerPhase.WAITING, "async")
+        brought = ("epoch", "evaluate", "checkpoint") if stage in ("asked", "staged") else ()
+        rank = Rank(WorkerPhase.WAITING, "async", callbacks=brought)
         rank.control(m.StartEpoch, cycle=0, plan=PLAN)
         if stage in ("requested", "staged"):
             rank.request(1)
@@ -222,12 +231,16 @@ def test_both_engines_decide_the_worker_alike(stage: str) -> None:
             rank.staged(1)
         if stage == "saving":
             rank.control(m.ShutdownWithSave, decision_id=1, reason=m.SaveReason.GRACEFUL, saver=0, stem="x")
+        if stage == "asked":
+            rank.control(m.ExecuteEvalCallback, schedule_id=1, epoch=0, target_rank=1, version=0, on_consensus=True)
+            rank.control(m.Checkpoint, decision_id=1, version=0, target_rank=1)
         if stage == "mailbox":
             rank.control(m.StartEpoch, cycle=0, plan=NEXT)
         return rank.worker
 
     def observe(worker: Any) -> object:
-        return (worker.take_ready(), worker.steps_since_avg, worker.hand, worker.mailbox, worker.throttle, worker.cycle)
+        return (worker.take_ready(), worker.steps_since_avg, worker.hand, worker.mailbox, worker.throttle, worker.cycle,
+                worker.armed, worker.served, worker.asked)
 
     assert differences(WORKER, make, WORKER_EVENTS, observe=observe) == []
 
@@ -255,6 +268,11 @@ def _bad_reports() -> None:
     for fields in ({"step_count": 0}, {"samples": 1}, {"plan_id": 9}):
         Hand(2).form().step(0, **fields)
     hand = Hand(2).form()
+    asked = Hand(2, num_epochs=0, callbacks=ROLES).form()
+    asked.co.actions.duties.append(Duty(CHECKPOINT, 1, 0, 0, 0))
+    asked.co.peer_engine.fire(asked.co.peers[0], "CheckpointResult", PEER_EVENTS["CheckpointResult"][0])
+    asked.say(0, m.EvalResult, schedule_id=m.FINAL_EVALUATION, epoch=0, version=0, elapsed_ms=1.0)
+    hand.co.peer_engine.fire(hand.co.peers[0], "Intent", PEER_EVENTS["Intent"][0])
     for name in ("EvalResult", "SessionIdGenerated", "EpochFnElapsed", "ResourceSample", "Intent", "CheckpointResult",
                  "RoundFailed"):  # fmt: skip
         for event in PEER_EVENTS[name]:
@@ -302,10 +320,14 @@ def _bad_ends() -> None:
     Hand(0, target_ranks=1).tick(602)
     Hand(1, target_ranks=2, min_ranks=2).tick(602)
     Hand(2, num_epochs=0).form().tick(31)
+    Hand(2, num_epochs=0, callbacks=ROLES).form().tick(301)
     slow = Hand(2, max_failure=1, save_path="x").form()
     slow.feed(ev.LinkLost(1, 1, "x"))
+    assert slow.co.run.save is not None
+    slow.say(0, m.CheckpointResult, decision_id=slow.co.run.save.decision_id, version=0, elapsed_ms=1.0, error="full")
     slow.tick(62)
-    for make in (lambda: Hand(1, target_ranks=2), lambda: Hand(2).form(), lambda: Hand(2, num_epochs=0).form()):
+    for make in (lambda: Hand(1, target_ranks=2), lambda: Hand(2).form(), lambda: Hand(2, num_epochs=0).form(),
+                 lambda: Hand(2, num_epochs=0, callbacks=ROLES).form()):
         for name in RUN.events:
             hand = make()
             hand.co.run_engine.fire(hand.co.run, name, None)

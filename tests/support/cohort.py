@@ -46,7 +46,8 @@ def hello(samples: int, wishes: dict[str, Any] | None = None, **changes: Any) ->
 
 @attrs.frozen
 class Fault:
-    """Something that goes wrong before action number `when`: kind is kill, cut, freeze, poison, abort, leave, stop."""
+    """Something that happens before action number `when`: kind is kill, cut, freeze, poison, abort, leave, stop, break
+    (callbacks of the rank raise from here on, or work again), or checkpoint and evaluate (the rank asks for one)."""
 
     when: int
     kind: str
@@ -56,7 +57,8 @@ class Fault:
 
 @attrs.define
 class Trainer:
-    """The training process of one rank: obeys orders, steps when it may."""
+    """The training process of one rank: obeys orders, steps when it may. `acted` are the callbacks it has called, as
+    (kind, decision, version), `fresh` says that it has not stepped since its last adoption."""
 
     plan: list[m.Plan] = attrs.field(factory=list)
     part: int = 0
@@ -66,6 +68,9 @@ class Trainer:
     orders: deque[Any] = attrs.field(factory=deque)
     stopped: fx.Stop | None = None
     adopted: list[int] = attrs.field(factory=list)
+    acted: list[tuple[str, int, int]] = attrs.field(factory=list)
+    broken: bool = False
+    fresh: bool = True
 
 
 @attrs.define
@@ -86,16 +91,18 @@ class Node:
 
 
 class Cohort:
-    """See the module. `guard` replaces the guard, everything else in `knobs` goes into the config."""
+    """See the module. `guard` replaces the guard, `callbacks` is what every script brings, everything else in `knobs`
+    goes into the config."""
 
     def __init__(self, *, ranks: int = 2, samples: int = 60, engine: str = "compiled", guard: Any = None,
-                 **knobs: Any) -> None:  # fmt: skip
+                 callbacks: tuple[str, ...] = (), **knobs: Any) -> None:  # fmt: skip
         defaults: dict[str, Any] = dict(batch_size=2, num_epochs=2, target_ranks=ranks, min_ranks=1, anchor=3)
         if knobs.get("policy") == "sync":
             defaults["anchor"] = 1
         defaults.update(knobs)
         self.config = Config(**defaults)
         self.engine = engine
+        self.callbacks = callbacks
         self.samples = samples
         self.now = 100.0
         self.co = Coordinator(self.config, now=self.now, engine=engine, guard=guard)
@@ -114,7 +121,7 @@ class Cohort:
         self.scattered: set[int] = set()
         self.verdict: tuple[tuple[int, ...], dict[int, m.Refusal], bool] | None = None
         for link in range(ranks):
-            self.feed(ev.HelloReceived(link, hello(samples)))
+            self.feed(ev.HelloReceived(link, hello(samples, callbacks=callbacks)))
 
     # --- what happened -------------------------------------------------------------------------------------------
 
@@ -146,7 +153,7 @@ class Cohort:
 
     def _perform(self, effect: Any) -> None:
         if isinstance(effect, fx.Admit):
-            settings = WorkerSettings.from_welcome(effect.welcome, self.config.run_id)
+            settings = WorkerSettings.from_welcome(effect.welcome, self.config.run_id, self.callbacks)
             worker = Worker.create(settings, self.now, self.engine)
             self.nodes[effect.rank] = Node(effect.rank, effect.incarnation, worker)
         elif isinstance(effect, fx.Refuse):
@@ -198,11 +205,15 @@ class Cohort:
             trainer.parked = False
         elif isinstance(effect, fx.AbandonPlan):
             trainer.plan = []
-        elif isinstance(effect, (fx.TakeSnapshot, fx.Save)):
+        elif isinstance(effect, (fx.TakeSnapshot, fx.Save, fx.FireCallback, fx.Evaluate)):
+            self.ghost.order(node.rank, node.incarnation, effect, trainer.fresh)
             trainer.orders.append(effect)
         elif isinstance(effect, fx.Adopt):
             assert not trainer.adopted or effect.cycle > trainer.adopted[-1], "W-12: a cycle was adopted twice"
             trainer.adopted.append(effect.cycle)
+            trainer.fresh = True
+            if effect.how != "keep":
+                self.ghost.adopt(node.rank, effect.cycle)
         elif isinstance(effect, fx.Publish):
             assert effect.name != "plan_overwritten", "I12: the mailbox was overwritten"
         elif isinstance(effect, fx.Stop):
@@ -315,12 +326,26 @@ class Cohort:
     def _do_order(self, rank: int) -> None:
         node = self.nodes[rank]
         order = node.trainer.orders.popleft()
+        if isinstance(order, (fx.FireCallback, fx.Evaluate)):
+            self._act(node, order)
+            return
         if isinstance(order, fx.Save):
             self.tell(node, ev.ActionDone("save", order.decision_id, order.version, 1.0))
             return
         if self.round is not None and (self.round.key.cycle, self.round.attempt) == (order.cycle, order.attempt):
             self.uploaded.add(rank)
         self.tell(node, ev.SnapshotTaken(order.cycle, order.attempt, 1.0))
+
+    def _act(self, node: Node, order: Any) -> None:
+        """A callback of the user: returns what it found, or raises."""
+        error = "boom" if node.trainer.broken else None
+        if isinstance(order, fx.Evaluate):
+            node.trainer.acted.append(("evaluate", order.schedule_id, order.version))
+            metric = None if error else float(order.version)
+            self.tell(node, ev.ActionDone("evaluate", order.schedule_id, order.version, 5.0, error, metric, 1))
+        else:
+            node.trainer.acted.append((order.name, order.decision_id, order.version))
+            self.tell(node, ev.ActionDone(order.name, order.decision_id, order.version, 5.0, error))
 
     def _do_failure(self, rank: int) -> None:
         """N-10: after `SendFailed` the driver closes the link; what the rank has written before still arrives."""
@@ -359,6 +384,7 @@ class Cohort:
         samples = min(size, plan.size - trainer.batch * size)
         self.ghost.step(plan.epoch, plan.offset // size + trainer.batch)
         trainer.batch, trainer.done = trainer.batch + 1, trainer.done + 1
+        trainer.fresh = False
         if trainer.batch == self.batches(plan):
             trainer.part, trainer.batch = trainer.part + 1, 0
         last = trainer.part == len(trainer.plan)
@@ -413,6 +439,11 @@ class Cohort:
             self.feed(ev.OperatorRequest(ev.Operator.STOP))
         elif fault.kind == "leave" and node.alive and node.trainer.stopped is None:
             self.tell(node, ev.LeaveRequested())
+        elif fault.kind == "break":
+            node.trainer.broken = not node.trainer.broken
+        elif fault.kind in ("checkpoint", "evaluate") and node.alive and node.trainer.stopped is None:
+            kind = m.IntentKind.EVAL_NOW if fault.kind == "evaluate" else m.IntentKind.CHECKPOINT_NOW
+            self.tell(node, ev.Wish(kind))
         elif fault.kind == "abort" and self.round is not None:
             self.feed(ev.RoundAborted(self.round.key, self.round.attempt, "a test aborted it"))
 

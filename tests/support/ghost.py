@@ -36,6 +36,9 @@ class Ghost:
     saves: set[int] = attrs.field(factory=set)
     shutdowns: dict[tuple[int, int], int] = attrs.field(factory=dict)
     ended: dict[tuple[int, int], int] = attrs.field(factory=dict)
+    held: dict[int, int] = attrs.field(factory=dict)
+    realized: dict[int, int] = attrs.field(factory=lambda: {0: 0})
+    acted: set[tuple[int, int, str, int]] = attrs.field(factory=set)
     over: bool = False
     calm: bool = True
 
@@ -44,6 +47,26 @@ class Ghost:
     def step(self, epoch: int, batch: int) -> None:
         """A rank has trained a batch."""
         self.trained[epoch, batch] = self.trained.get((epoch, batch), 0) + 1
+
+    def adopt(self, rank: int, cycle: int) -> None:
+        """A rank has taken over the consensus of a cycle, or of the last one that had any."""
+        self.held[rank] = self.realized[max(c for c in self.realized if c <= cycle)]
+
+    def order(self, rank: int, incarnation: int, order: Any, fresh: bool) -> None:
+        """I16, I17, I24: what acts sees the consensus of its version, and each decision acts once at its target.
+        `fresh`: the rank has not stepped since it adopted, so what it holds is that consensus."""
+        if isinstance(order, fx.Evaluate):
+            decision = ("evaluate", order.schedule_id)
+        elif isinstance(order, fx.FireCallback):
+            decision = (order.name, order.decision_id)
+        else:
+            return
+        assert order.version == self.held[rank], f"I17: {order} at rank {rank}, which holds version {self.held[rank]}"
+        if order.version and decision[0] == "checkpoint":
+            assert fresh, f"I16: a step came between the adoption and {order}"
+        key = (rank, incarnation, *decision)
+        assert key not in self.acted, f"I24: {decision} acts a second time at rank {rank}"
+        self.acted.add(key)
 
     def begin(self, effects: list[Any]) -> None:
         """The effects of one event follow. A loss among them pins windows anew after plans were handed out."""
@@ -74,6 +97,8 @@ class Ghost:
         elif effect.name == "Cycle":
             self.i2_finishes_on_acks_only(co, facts["cycle"], facts["attempt"])
             self.i7_one_version_per_realized_cycle(facts["version"], facts["realized"])
+            if facts["realized"]:
+                self.realized[facts["cycle"]] = facts["version"]
             assert facts["global_step"] == len(self.merged) + sum(facts["merged"].values()), "I44: base = merged steps"
         elif effect.name == "EpochEnd":
             assert facts["epoch"] == len(self.closed), "I13: epochs close in ascending order"

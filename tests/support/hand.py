@@ -21,13 +21,15 @@ from .cohort import DIGEST, hello
 class Hand:
     """See the module. Time stands still unless `tick` moves it."""
 
-    def __init__(self, ranks: int = 2, samples: int = 60, guard: Any = None, **knobs: Any) -> None:
+    def __init__(self, ranks: int = 2, samples: int = 60, guard: Any = None,
+                 callbacks: tuple[str, ...] = (), **knobs: Any) -> None:  # fmt: skip
         defaults: dict[str, Any] = dict(batch_size=2, num_epochs=2, target_ranks=ranks, min_ranks=1, anchor=3)
         if knobs.get("policy") == "sync":
             defaults["anchor"] = 1
         defaults.update(knobs)
         self.now = 50.0
         self.samples = samples
+        self.callbacks = callbacks
         self.co = Coordinator(Config(**defaults), now=self.now, guard=guard)
         self.effects: list[Any] = []
         self.sequence: dict[int, int] = {}
@@ -47,7 +49,7 @@ class Hand:
     def knock(self, ranks: int) -> None:
         """So many ranks say hello."""
         for link in range(ranks):
-            self.feed(ev.HelloReceived(link, hello(self.samples)))
+            self.feed(ev.HelloReceived(link, hello(self.samples, callbacks=self.callbacks)))
 
     def say(self, rank: int, report: type[m.Report], /, *, gap: int = 0, **fields: Any) -> list[Any]:
         """One report of a rank, with its next number (plus `gap`)."""

@@ -103,8 +103,18 @@ SYNC_NOW = say(m.SyncNow, cycle=1, attempt=0, session_id=1, version=1, global_st
 EVALUATE = say(m.ExecuteEvalCallback, schedule_id=1, epoch=0, target_rank=1, version=0, on_consensus=True)
 CHECKPOINT = say(m.Checkpoint, decision_id=1, version=0, target_rank=1)
 CHECKPOINT_OTHER = say(m.Checkpoint, decision_id=1, version=0, target_rank=0)
-BUNDLE = say(m.SaveConsensusModel, decision_id=1, version=0, target_rank=1, cycle=1)
+BUNDLE = say(m.SaveConsensusModel, decision_id=1, version=0, target_rank=1, cycle=1, stem="x")
 BUNDLE_OTHER = say(m.SaveConsensusModel, decision_id=1, version=0, target_rank=0, cycle=1)
+BUNDLE_NOWHERE = say(m.SaveConsensusModel, decision_id=1, version=0, target_rank=1, cycle=1)
+WISH = tell(ev.Wish(m.IntentKind.CHECKPOINT_NOW))
+ALL: dict[str, Any] = {"callbacks": ("epoch", "evaluate", "checkpoint")}
+
+
+def armed(kind: type, name: str = "decision_id", **fields: Any) -> Callable[[Rank], list[Any]]:
+    """A targeted message for the consensus of the next cycle."""
+    return say(kind, **{name: 1}, version=1, target_rank=1, cycle=1, **fields)
+
+
 NEW_SESSION = say(m.NewSession, session_id=1, uid=b"u", new_rank=0, new_world_size=1, members=((1, 1),), state_from=0,
                   attempt=0)  # fmt: skip
 NOTICES: list[tuple[str, Callable[[Rank], list[Any]], tuple[str, ...]]] = [
@@ -183,7 +193,30 @@ CASES: list[Case] = [
     *each((J,), "Checkpoint", CHECKPOINT),
     *each((W, T, P, D), "Checkpoint", CHECKPOINT, ("CheckpointResult",)),
     *each((W, T, P, D), "Checkpoint of another", CHECKPOINT_OTHER),
-    *each((W, T, P, D), "SaveConsensusModel", BUNDLE, ("Publish",)),
+    *each((W, T, P, D), "SaveConsensusModel without a path", BUNDLE_NOWHERE, ("Publish",)),
+    *each((J,), "SaveConsensusModel", BUNDLE),
+    *each((W, T, P, D), "SaveConsensusModel", BUNDLE, ("Save",)),
+    *each((W, T, P, D), "SaveConsensusModel again", BUNDLE, before=BUNDLE),
+    *each((W, T, P, D), "SaveConsensusModel for a consensus to come", armed(m.SaveConsensusModel, stem="x"),
+          settings=ALL),
+    *each((W, T, P, D), "Checkpoint with a callback", CHECKPOINT, ("FireCallback",), settings=ALL),
+    *each((W, T, P, D), "Checkpoint again", CHECKPOINT, before=CHECKPOINT, settings=ALL),
+    *each((W, T, P, D), "Checkpoint for a consensus to come", armed(m.Checkpoint), settings=ALL),
+    *each((W, T, P, D), "ExecuteEvalCallback with a function", EVALUATE, ("Evaluate",), settings=ALL),
+    *each((W, T, P, D), "ExecuteEvalCallback again", EVALUATE, before=EVALUATE, settings=ALL),
+    *each((W, T, P, D), "ExecuteEvalCallback for a consensus to come", armed(
+        m.ExecuteEvalCallback, name="schedule_id", epoch=0, on_consensus=True), settings=ALL),
+    *each(UP, "ExecuteEvalCallback of another", say(m.ExecuteEvalCallback, schedule_id=1, epoch=0, target_rank=0,
+                                                    version=0, on_consensus=True), settings=ALL),
+    *each((W, T, P, D), "the evaluation is done", tell(ev.ActionDone("evaluate", 1, 0, 1.0, metric=2.0)),
+          ("EvalResult",), before=EVALUATE, settings=ALL),
+    *each((W, T, P, D), "the checkpoint callback is done", tell(ev.ActionDone("checkpoint", 1, 0, 1.0)),
+          ("CheckpointResult",), before=CHECKPOINT, settings=ALL),
+    *each((W, T, P, D), "the epoch callback is done", tell(ev.ActionDone("epoch", 0, 0, 1.0)), ("EpochFnElapsed",)),
+    *each((W,), "StartEpoch at the rank with the epoch callback", START, ("FireCallback", "Train"), T, settings=ALL,
+          before=say(m.SetEpochCallbackRole, holder=1)),
+    *each(LIVE, "a wish", WISH, ("Intent",)),
+    *each((D, S), "a wish", WISH),
     *each(UP, "SaveConsensusModel of another", BUNDLE_OTHER),
     *each(LIVE, "SyncNow without a collective averager", SYNC_NOW, ("RoundFailed",)),
     *each((D,), "SyncNow", SYNC_NOW),

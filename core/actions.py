@@ -1,0 +1,388 @@
+"""Checkpoints and evaluations: when they happen, at which rank, and what becomes of them (protocol section 12).
+
+Such an action is decided when an average is armed, and nowhere else (K-2). Its message leaves before the requests of
+that cycle, so the elected rank knows of it before it ships its copy, and carries it out right after it has adopted the
+consensus of that cycle: what it sees is exactly that version (K-3). A wish, of a rank or an operator, is a flag that
+waits for the next arm (K-1). If the cycle brings no consensus, what was armed stays armed (C-17).
+
+    wish, trigger --arm--> armed --finish, realized--> under way --result--> done
+                             ^                              |
+                             '--- the next cycle, another rank <-- error, death, or role limit
+
+A *duty* is what one rank was asked for and has not answered. A checkpoint that fails goes on to the next rank that has
+not been tried, a failed evaluation is told and forgotten (K-9, K-16). A *bundle*, the averager's consensus with its
+record, needs no rank at all: star writes it after the finish that made it (K-6, K-7).
+
+Time in a callback is duty, not slowness: it is taken out of the window in which it fell (K-18), and its average cost is
+given back to the holder as slack before the next one is due (B-14).
+
+The final evaluation is never armed with a cycle. A death or a refusal may return picks to an epoch that looked
+finished, so that a cycle ends the run is known only afterwards; and a decision id acts once at a rank (I24), so one
+that came too early could not be repeated. The consensus it sees is the retained one, by then the last (K-17).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import attrs
+
+from . import messages as m
+from .cadence_inputs import callback_cost_ms
+from .effects import Alert, Emit, Invoke
+from .errors import InvariantError
+from .phases import RunPhase
+from .roles import CHECKPOINT, EPOCH, EVALUATE
+from .run import FINAL_STEM, RANKS_WRITE
+from .values import state, value
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+    from .peer import Peer
+
+__all__ = ["Actions", "Duty"]
+
+RESULT_EVENTS = {CHECKPOINT: "checkpoint callback", EVALUATE: "evaluation"}
+
+
+@state
+class Duty:
+    """What a rank was asked for. `since` is when it could begin, None while its cycle is not finished."""
+
+    role: str
+    decision_id: int
+    rank: int
+    version: int
+    epoch: int
+    since: float | None = None
+
+
+@value
+class Bundle:
+    """Files to write when the armed cycle has its consensus."""
+
+    decision_id: int
+    stem: str
+
+
+@state
+class Actions:
+    """State of section 12. `multiple` counts the multiples of `checkpoint_every` that were served, `evaluated` is the
+    highest epoch that was, `kept` the version that lies under the final name."""
+
+    co: Coordinator
+    duties: list[Duty] = attrs.field(factory=list)
+    bundle: Bundle | None = None
+    wished: dict[str, bool] = attrs.field(factory=lambda: {CHECKPOINT: False, EVALUATE: False})
+    again: dict[str, bool] = attrs.field(factory=lambda: {CHECKPOINT: False, EVALUATE: False})
+    tried: tuple[int, ...] = ()
+    multiple: int = 0
+    at_epoch_served: bool = False
+    evaluated: int = -1
+    kept: Bundle | None = None
+    kept_version: int = -1
+    cost_ms: dict[str, float] = attrs.field(factory=dict)
+
+    # --- wishes (K-1) ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Training begins. That nobody can serve a knob is known only now, when all ranks have said what they brought
+        (section 15)."""
+        config = self.co.config
+        if config.checkpoint_every is not None or config.checkpoint_at_epoch is not None:
+            self._possible(CHECKPOINT, "checkpoint_every, checkpoint_at_epoch")
+        if config.eval_every is not None:
+            self._possible(EVALUATE, "eval_every")
+
+    def wish(self, role: str, who: str) -> None:
+        """A rank or an operator asks; the next arm serves it. What nobody can serve is dropped loudly."""
+        if self.co.run.phase != RunPhase.TRAINING:
+            self.co.emit(Alert("unserved_role", who, f"the run is not training, so nobody serves a {role}"))
+        elif self._possible(role, who):
+            self.wished[role] = True
+
+    def _possible(self, role: str, who: str) -> bool:
+        if self.co.roles.exists(role) or (role == CHECKPOINT and self.co.config.save_path is not None):
+            return True
+        lacks = "callback nor path" if role == CHECKPOINT else "function"
+        self.co.emit(Alert("unserved_role", who, f"nobody can serve a {role}: there is no {lacks} for it"))
+        return False
+
+    # --- arm (C-11.2) ----------------------------------------------------------------------------------------------
+
+    def arm(self, cycle: int) -> None:
+        """Decide what belongs to the consensus of this cycle, and tell it to whom it concerns (K-2, K-3)."""
+        tail = self._in_tail()
+        due = self._checkpoint_due() or tail
+        if due:
+            self._arm_bundle(cycle, tail)
+        if due or self.again[CHECKPOINT]:
+            self._arm_callback(cycle)
+        self._arm_evaluation(cycle)
+
+    def _checkpoint_due(self) -> bool:
+        """A pending wish, the cadence, the one-shot (K-2)."""
+        config = self.co.config
+        reached = max(self.co.book.holdings(rank).epoch for rank in self.co.voters)
+        due, self.wished[CHECKPOINT] = self.wished[CHECKPOINT], False
+        if config.checkpoint_every is not None and reached // config.checkpoint_every > self.multiple:
+            self.multiple, due = reached // config.checkpoint_every, True
+        at = config.checkpoint_at_epoch
+        if at is not None and reached >= at and not self.at_epoch_served:
+            self.at_epoch_served = due = True
+        return due
+
+    def _in_tail(self) -> bool:
+        """K-4: so little is left that this may be the last average. The closed epoch is asked for first: closing has
+        removed its pool."""
+        co = self.co
+        last = co.book.num_epochs - 1
+        if co.book.last_closed_epoch >= last:
+            return True
+        if last not in co.book.pools:
+            return False
+        whole = sum(co.balancer.counts[rank] for rank in co.voters)
+        return self._outstanding(last) < whole + len(co.voters)
+
+    def _outstanding(self, epoch: int) -> int:
+        """Batches of an open epoch that are free or in flight: nobody has trained them yet."""
+        book = self.co.book
+        flying = sum(
+            entry.slice.count - entry.done
+            for rank in sorted(book.ranks) for entry in book.ranks[rank].plans if entry.slice.epoch == epoch
+        )  # fmt: skip
+        return book.pools[epoch].free + flying
+
+    def _arm_bundle(self, cycle: int, tail: bool) -> None:
+        co = self.co
+        if co.config.save_path is None:
+            return
+        version = co.cycle.version + 1
+        name = FINAL_STEM if tail else f"checkpoint.v{version}"
+        self.bundle = Bundle(self._decide(), f"{co.config.save_path}/{name}")
+        co.emit(Emit("CheckpointArmed", {"cycle": cycle, "version": version, "stem": self.bundle.stem}))
+        if co.config.averager in RANKS_WRITE:
+            writer = co.roles.holder(CHECKPOINT) if co.roles.served(CHECKPOINT) else co.voters[0]
+            co.send(co.peers[writer], m.SaveConsensusModel, decision_id=self.bundle.decision_id, version=version,
+                    target_rank=writer, cycle=cycle, stem=self.bundle.stem)  # fmt: skip
+
+    def _arm_callback(self, cycle: int) -> None:
+        """The user's checkpoint callback, if there is one. One that is armed and waits for a consensus is enough."""
+        co = self.co
+        if not co.roles.exists(CHECKPOINT) or self._armed(CHECKPOINT):
+            return
+        if not self.again[CHECKPOINT]:
+            self.tried = ()
+        self.again[CHECKPOINT] = False
+        if not co.roles.served(CHECKPOINT):
+            co.roles.pass_on(CHECKPOINT, self.tried)
+        if not co.roles.served(CHECKPOINT):
+            co.emit(Alert("unserved_role", CHECKPOINT, "no rank is left to call the checkpoint callback"))
+            return
+        duty = self._take_on(CHECKPOINT, self._decide(), co.cycle.version + 1)
+        stem = None if self.bundle is None else self.bundle.stem
+        co.send(co.peers[duty.rank], m.Checkpoint, decision_id=duty.decision_id, version=duty.version,
+                target_rank=duty.rank, cycle=cycle, stem=stem)  # fmt: skip
+
+    def _arm_evaluation(self, cycle: int) -> None:
+        """K-2: after the cycle that covers the last of an epoch that is due, or on a wish. The last epoch's is the
+        final evaluation."""
+        co = self.co
+        due, every = self.wished[EVALUATE] or self.again[EVALUATE], co.config.eval_every
+        self.wished[EVALUATE] = self.again[EVALUATE] = False
+        epoch = self._label()
+        if every is not None:
+            done = [e for e in sorted(co.book.pools) if e > self.evaluated and not self._outstanding(e)]
+            for candidate in (e for e in done if (e + 1) % every == 0 and e < co.book.num_epochs - 1):
+                epoch = self.evaluated = candidate
+                due = True
+        if due and co.roles.exists(EVALUATE) and not self._armed(EVALUATE):
+            self._order_evaluation(self._decide(), epoch, co.cycle.version + 1, cycle)
+
+    def _order_evaluation(self, schedule_id: int, epoch: int, version: int, cycle: int | None) -> None:
+        co = self.co
+        if not co.roles.served(EVALUATE):
+            co.emit(Alert("unserved_role", EVALUATE, f"the evaluation of epoch {epoch} is left out: nobody serves it"))
+            return
+        duty = self._take_on(EVALUATE, schedule_id, version, epoch, None if cycle is not None else co.now)
+        co.send(co.peers[duty.rank], m.ExecuteEvalCallback, schedule_id=schedule_id, epoch=epoch,
+                target_rank=duty.rank, version=version, on_consensus=True, cycle=cycle)  # fmt: skip
+
+    def _take_on(self, role: str, decision_id: int, version: int, epoch: int = 0, since: float | None = None) -> Duty:
+        duty = Duty(role, decision_id, self.co.roles.holder(role), version, epoch, since)
+        self.duties.append(duty)
+        return duty
+
+    def _armed(self, role: str) -> bool:
+        return any(duty.role == role and duty.since is None for duty in self.duties)
+
+    def _decide(self) -> int:
+        """A new decision id (K-1)."""
+        self.co.run.decisions += 1
+        return self.co.run.decisions
+
+    def _label(self) -> int:
+        """The epoch of running work (K-20)."""
+        return max(0, min(self.co.book.first_live, self.co.book.num_epochs - 1))
+
+    # --- finish ----------------------------------------------------------------------------------------------------
+
+    def stage_slack(self) -> None:
+        """B-14: before the window that is the last of its epoch, give the holders time for what fires at its end."""
+        co = self.co
+        pool = co.book.pools.get(co.book.first_live)
+        whole = sum(co.balancer.counts[rank] for rank in co.voters)
+        if pool is None or not co.balancer.calibrated or not 1 <= pool.free <= whole:
+            return
+        config, after = co.config, co.book.first_live + 1
+        fires = {EPOCH: True, CHECKPOINT: _divides(config.checkpoint_every, after),
+                 EVALUATE: _divides(config.eval_every, after)}  # fmt: skip
+        for rank in co.voters:
+            mine = [role for role, will in fires.items() if will and co.roles.holder(role) == rank]
+            co.balancer.stage_slack(rank, sum(self.cost_ms.get(role, 0.0) for role in mine))
+
+    def finished(self, realized: bool) -> None:
+        """C-15.12: the targets may begin, the averager may write. After an unrealized cycle everything waits for the
+        next one, at the targets too (C-17, K-3)."""
+        if not realized:
+            return
+        for duty in self.duties:
+            if duty.since is None:
+                duty.since = self.co.now
+        bundle, self.bundle = self.bundle, None
+        if bundle is None:
+            return
+        self.co.run.write_bundle(m.SaveReason.CHECKPOINT, bundle.decision_id, bundle.stem)
+        if bundle.stem == f"{self.co.config.save_path}/{FINAL_STEM}":
+            self.kept, self.kept_version = bundle, self.co.cycle.version
+
+    def is_kept(self) -> bool:
+        """Whether the newest consensus lies under the final name already, or is on its way there (K-4)."""
+        return self.kept is not None and self.kept_version == self.co.cycle.version
+
+    def file_failed(self, decision_id: int) -> None:
+        """A bundle could not be written: under the final name it is tried once more at the end (K-8)."""
+        if self.kept is not None and self.kept.decision_id == decision_id:
+            self.kept = None
+
+    # --- results (K-9, K-16) ---------------------------------------------------------------------------------------
+
+    def awaits(self, role: str, decision_id: int, rank: int) -> bool:
+        """Whether this rank owes the result of this decision (K-16)."""
+        return self._duty(role, decision_id, rank) is not None
+
+    def checkpointed(self, peer: Peer, event: m.CheckpointResult) -> None:
+        """K-9: success pins the role, an error passes it on."""
+        self.account(peer, CHECKPOINT, event.elapsed_ms)
+        duty = self._discharge(CHECKPOINT, event.decision_id, peer.rank)
+        if event.error is None:
+            self.co.roles.proven, self.tried = True, ()
+            self.co.emit(Emit("CheckpointWritten", {"rank": peer.rank, "version": event.version}))
+            return
+        self.co.emit(Alert("checkpoint_failed", f"rank {peer.rank}", event.error))
+        self._pass_on(duty)
+
+    def evaluated_by(self, peer: Peer, event: m.EvalResult) -> None:
+        """K-16: a result is for all, an error is told and never fatal; what is no number is none (K-14)."""
+        co = self.co
+        self.account(peer, EVALUATE, event.elapsed_ms)
+        duty = self._discharge(EVALUATE, event.schedule_id, peer.rank)
+        metric = event.metric
+        if event.error is not None:
+            co.emit(Alert("callback_failed", f"evaluation at rank {peer.rank}", event.error))
+        if metric is None or not math.isfinite(metric) or event.count == 0 or event.error is not None:
+            metric = None
+        facts = {"epoch": duty.epoch, "version": event.version, "metric": metric, "count": event.count}
+        co.emit(Emit("Evaluated", {"rank": peer.rank, "final": duty.decision_id == m.FINAL_EVALUATION, **facts}))
+        if metric is not None:
+            for rank in co.alive:
+                co.send(co.peers[rank], m.EvalBroadcast, schedule_id=duty.decision_id, epoch=duty.epoch,
+                        version=event.version, metric=metric)  # fmt: skip
+            co.emit(Invoke("eval_result", (duty.decision_id, duty.epoch, event.version, metric, event.count)))
+
+    def account(self, peer: Peer, role: str, elapsed_ms: float) -> None:
+        """K-18, B-14: out of the window, into the average cost."""
+        if math.isfinite(elapsed_ms) and elapsed_ms >= 0:
+            peer.window.exclude(elapsed_ms)
+            self.cost_ms[role] = callback_cost_ms(self.cost_ms.get(role), elapsed_ms)
+
+    def _duty(self, role: str, decision_id: int, rank: int) -> Duty | None:
+        return next((d for d in self.duties if (d.role, d.decision_id, d.rank) == (role, decision_id, rank)), None)
+
+    def _discharge(self, role: str, decision_id: int, rank: int) -> Duty:
+        duty = self._duty(role, decision_id, rank)
+        if duty is None:
+            raise InvariantError(f"K-16: rank {rank} answers decision {decision_id}, which it was not asked for")
+        self.duties.remove(duty)
+        return duty
+
+    # --- failover --------------------------------------------------------------------------------------------------
+
+    def gone(self, rank: int) -> None:
+        """A rank has ended with duties open; its roles have been given anew (M-34)."""
+        for duty in [d for d in self.duties if d.rank == rank]:
+            self.duties.remove(duty)
+            self._pass_on(duty)
+
+    def expire(self) -> None:
+        """Who lets the role limit pass, strictly, loses the role; what it says later is refused (K-17)."""
+        limit = self._limit()
+        for duty in [d for d in self.duties if d.since is not None and self.co.now > d.since + limit]:
+            self.duties.remove(duty)
+            text = f"no answer within {limit:g} s; the role is taken from rank {duty.rank}"
+            self.co.emit(Alert("unserved_role", RESULT_EVENTS[duty.role], text))
+            self.co.roles.take_away(duty.role)
+            self._pass_on(duty)
+
+    def _pass_on(self, duty: Duty) -> None:
+        """To another rank: the final evaluation at once, everything else with the next cycle (K-9)."""
+        roles = self.co.roles
+        if duty.role == EVALUATE:
+            if duty.decision_id != m.FINAL_EVALUATION:
+                self.again[EVALUATE] = True
+            elif roles.served(EVALUATE):
+                self._order_evaluation(m.FINAL_EVALUATION, duty.epoch, self.co.cycle.version, None)
+            return
+        self.tried = (*self.tried, duty.rank)
+        if roles.holder(CHECKPOINT) in self.tried:
+            roles.pass_on(CHECKPOINT, self.tried)
+        self.again[CHECKPOINT] = roles.served(CHECKPOINT)
+        if not self.again[CHECKPOINT]:
+            self.co.emit(Alert("checkpoint_failed", "cohort", "no rank is left to try; the training goes on"))
+
+    # --- the end (K-17) --------------------------------------------------------------------------------------------
+
+    def begin_final(self) -> None:
+        """The final evaluation, on the last consensus, at once."""
+        self._order_evaluation(m.FINAL_EVALUATION, self._label(), self.co.cycle.version, None)
+
+    def final_open(self) -> bool:
+        """Whether its result is awaited."""
+        return any(duty.decision_id == m.FINAL_EVALUATION for duty in self.duties)
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    def _limit(self) -> float:
+        return self.co.config.scaled(self.co.config.role_limit_s)
+
+    def until(self, duty: Duty) -> float | None:
+        """When the role limit of a duty passes."""
+        return None if duty.since is None else duty.since + self._limit()
+
+    def deadlines(self) -> list[float]:
+        """When a Tick is due; limits are exceeded strictly."""
+        return [math.nextafter(d.since + self._limit(), math.inf) for d in self.duties if d.since is not None]
+
+    def under_way(self, rank: int) -> Duty | None:
+        """What this rank is busy with, the oldest first."""
+        return next((duty for duty in self.duties if duty.rank == rank and duty.since is not None), None)
+
+    def refresh(self) -> None:
+        """The coordinator itself was away: every wait starts anew (M-9)."""
+        for duty in self.duties:
+            duty.since = None if duty.since is None else self.co.now
+
+
+def _divides(every: int | None, epochs: int) -> bool:
+    return every is not None and epochs % every == 0

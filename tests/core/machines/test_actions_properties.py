@@ -1,0 +1,104 @@
+"""Checkpoints and evaluations in joined runs, whatever the order of things and whatever breaks (protocol section 12).
+
+Beside the checks that the ghost makes in every run (I16, I17, I24 among them), what a whole run owes is asked here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.core import effects as fx
+from paceline.core import messages as m
+from paceline.core.roles import ROLES
+
+from support.cohort import Cohort, Fault
+
+FAULTS = ("kill", "cut", "poison", "abort", "leave", "stop", "break", "checkpoint", "evaluate")
+SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
+OPTIONAL = st.sampled_from([None, 1, 2])
+
+
+@st.composite
+def knobs(draw: st.DrawFn) -> dict[str, Any]:
+    """Runs of every policy with every trigger."""
+    policy = draw(st.sampled_from(["cadence", "sync", "async"]))
+    made: dict[str, Any] = {
+        "policy": policy, "ranks": draw(st.integers(1, 3)), "num_epochs": draw(st.integers(0, 4)),
+        "samples": draw(st.integers(4, 40)), "checkpoint_every": draw(OPTIONAL), "checkpoint_at_epoch": draw(OPTIONAL),
+        "eval_every": draw(OPTIONAL), "save_path": draw(st.sampled_from([None, "runs"])),
+        "callbacks": draw(st.sampled_from([ROLES, ROLES, ("evaluate",), ("checkpoint",)])),
+        "role_policy": draw(st.sampled_from(["fastest", 0, 1, 7])),
+    }  # fmt: skip
+    if policy != "sync":
+        made["anchor"] = draw(st.integers(1, 4))
+    return made
+
+
+def faults(kinds: tuple[str, ...] = FAULTS, most: int = 3) -> st.SearchStrategy[list[Fault]]:
+    """Early enough to hit a run of a few hundred actions."""
+    return st.lists(
+        st.builds(Fault, when=st.integers(0, 150), kind=st.sampled_from(kinds), rank=st.integers(0, 2),
+                  lose=st.integers(0, 2)),
+        max_size=most,
+    )  # fmt: skip
+
+
+def acted(cohort: Cohort, kind: str) -> list[tuple[int, int, int]]:
+    """Everything of a kind that any rank did: (rank, decision, version)."""
+    return [(rank, decision, version) for rank, node in sorted(cohort.nodes.items())
+            for what, decision, version in node.trainer.acted if what == kind]  # fmt: skip
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), SCHEDULES, faults())
+def test_every_run_ends_whatever_its_callbacks_do(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """I38, I42, and at every order I16, I17, I24: targets that die before or after they acted, errors, failover."""
+    cohort = Cohort(**made)
+    cohort.run(schedule, struck)
+
+    assert not cohort.co.violations
+    assert not any(duty.decision_id == m.FINAL_EVALUATION for duty in cohort.co.actions.duties) or cohort.co.save_issued
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), SCHEDULES)
+def test_a_quiet_run_does_everything_once_and_ends_with_its_bundle(made: dict[str, Any], schedule: list[int]) -> None:
+    """K-4, K-16, K-17, W-6: the last consensus is written under the final name and evaluated; every evaluation reaches
+    every rank; each epoch's callback is called once in the cohort."""
+    made["role_policy"] = "fastest"
+    cohort = Cohort(**made)
+    cohort.run(schedule)
+    assert cohort.finish is not None and cohort.finish.status == "ok"
+    assert not cohort.co.refused and not cohort.alerts("checkpoint_failed")
+
+    last = cohort.co.cycle.version
+    saves = [e for e in cohort.effects if isinstance(e, fx.SaveConsensus)]
+    assert not made["save_path"] or (saves[-1].version, saves[-1].stem) == (last, "runs/consensus")
+    finals = [version for _, decision, version in acted(cohort, "evaluate") if decision == m.FINAL_EVALUATION]
+    assert finals == ([last] if "evaluate" in made["callbacks"] else [])
+    results = cohort.events("Evaluated")
+    for result in results:
+        assert result["metric"] == float(result["version"]), "I17: the result is that of its version"
+    told = cohort.sent(m.EvalBroadcast)
+    assert len(told) == len(results) * made["ranks"]
+    fired = sorted(decision for _, decision, _ in acted(cohort, "epoch"))
+    if made["callbacks"] == ROLES and made["policy"] != "async":
+        assert fired == sorted(set(fired))
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), st.lists(st.integers(0, 11), max_size=100), faults())
+def test_both_engines_act_alike(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+    """I25: equal effects on `transitions` as compiled, callbacks included."""
+    made["num_epochs"] = min(made["num_epochs"], 2)
+    runs = [Cohort(engine=engine, **made) for engine in ("compiled", "transitions")]
+    for cohort in runs:
+        cohort.run(schedule, struck)
+
+    assert runs[0].effects == runs[1].effects
+    assert runs[0].co.snapshot() == runs[1].co.snapshot()
