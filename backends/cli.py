@@ -97,19 +97,25 @@ RUN_OPTIONS: Callable[[Any], Any] = _together(
     click.option("--epochs", type=int, metavar="N", help="Epochs; left open, the script says it."),
     click.option("--batch-size", type=int, metavar="N", help="Samples a batch; left open, the script says it."),
     click.option("--seed", type=int, metavar="N", help="Seed of the shuffling; left open, the script says it."),
+    click.option("--checkpoint-every", type=int, metavar="N",
+                 help="Write the consensus, and call the script's checkpoint callback, every N epochs."),
+    click.option("--eval-every", type=int, metavar="N",
+                 help="Call the script's evaluation every N epochs, on the consensus."),
     click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable."),
 )  # fmt: skip
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 
 def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | None, epochs: int | None,
-            batch_size: int | None, seed: int | None, knobs: Sequence[str]) -> Config:  # fmt: skip
+            batch_size: int | None, seed: int | None, checkpoint_every: int | None, eval_every: int | None,
+            knobs: Sequence[str]) -> Config:  # fmt: skip
     """The run's config from the options; ConfigError for what is not allowed."""
     if ranks < 1:
         raise ConfigError(f"--ranks {ranks} is not allowed: a run needs at least one rank; give 1 or more (V-3)")
     values: dict[str, Any] = {
         "policy": policy, "averager": averager, "max_batch_diff": max_batch_diff, "num_epochs": epochs,
         "batch_size": batch_size, "seed": seed, "target_ranks": ranks,
+        "checkpoint_every": checkpoint_every, "eval_every": eval_every,
     }  # fmt: skip
     for knob in knobs:
         name, equals, text = knob.partition("=")

@@ -163,7 +163,8 @@ class Connection:
         channel = await transport.dial(environment.address, credentials)
         try:
             self.welcome = await _knock(channel, hello)
-            worker = Worker.create(WorkerSettings.from_welcome(self.welcome, environment.run_id), time.monotonic())
+            settings = WorkerSettings.from_welcome(self.welcome, environment.run_id, hello.callbacks)
+            worker = Worker.create(settings, time.monotonic())
             self.driver = RankDriver(worker, channel)
             digest = bool(dict(self.welcome.config)["digest"])
             self.link = StarLink(self.driver, channel, model, with_digest=digest)
@@ -204,15 +205,16 @@ async def _knock(channel: Channel, hello: Hello) -> Welcome:
 
 
 def connect(
-    environment: Environment, schema: Schema, dataset: bytes, wishes: Mapping[str, Any], model: FlatModel
+    environment: Environment, schema: Schema, dataset: bytes, wishes: Mapping[str, Any], model: FlatModel,
+    callbacks: tuple[str, ...] = (),
 ) -> Connection:
-    """A connection whose rank is welcomed; raises as `Session` documents."""
+    """A connection whose rank is welcomed; raises as `Session` documents. `callbacks` names what the script brought."""
     hello = Hello(
         protocol=PROTOCOL, package=_version(), host=socket.gethostname(), devices=_devices(),
         runtime=f"python {platform.python_version()}, torch {torch.__version__}",
         byte_order=0 if sys.byteorder == "little" else 1, schema=schema, schema_hash=schema.hash(),
         dataset_signature=dataset, config_digest=config_digest(wishes), averagers=known_averagers(),
-        wanted_rank=environment.rank, wishes=dict(wishes),
+        wanted_rank=environment.rank, wishes=dict(wishes), callbacks=callbacks,
     )  # fmt: skip
     connection = Connection()
     connection.start(environment, hello, model)

@@ -63,6 +63,9 @@ class Board:
             self.began = self.now
         elif event == "Died":
             return f"rank {record['rank']} died ({record['cause']}); the others train what it had not merged"
+        elif event == "Evaluated" and record["metric"] is not None:
+            what = "the end" if record["final"] else f"epoch {record['epoch'] + 1}"
+            return f"evaluation after {what}: {record['metric']:.6g} (version {record['version']})"
         elif event == "Refused" and "who" in record:
             return f"refused {record['who']}: {record['why']}"
         elif event == "Alert" and record["kind"] not in ("rank_lost", "drift"):

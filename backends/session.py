@@ -27,11 +27,12 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core.dispatch.permutation import decode, partition
 from ..core.errors import CheckpointError, LocalProtocolError
-from ..core.messages import Outcome, Plan
+from ..core.messages import IntentKind, Outcome, Plan
 from ..core.worker import stop_error
 from .checkpoint import save_model, save_optimizer
 from .connection import Connection, Environment, connect
 from .data import Collator, dataset_identity
+from .duties import Callbacks, consensus_in
 from .flat import FlatModel, Snapshot
 from .schema import schema_of
 from .terminal import LeaveSignals, say_errors_in_one_line
@@ -77,6 +78,10 @@ class Session:
     `dataset` has `__len__` and `__getitem__`, the same on every rank. `batch_size`, `epochs`, `seed` are wishes: they
     fill what the coordinator left open and must agree with what it did not (V-6). `lr_schedule` maps the schedule
     position (steps of the whole cohort, W-8) to a learning rate, set on every parameter group before each step.
+    `on_epoch(epoch, session)`, `evaluate(model)` and `on_checkpoint(version, session)` are called at one rank of the
+    cohort, so every rank brings them: at the first plan of an epoch; on the consensus of a version, giving a metric or
+    `(metric, count)`; and when that consensus is checkpointed. What they raise is told and does not end the training.
+
     `url`, `token` and the rest of the connection come from the environment that `paceline run` and `paceline join`
     set, or from `environment`.
 
@@ -96,6 +101,9 @@ class Session:
         seed: int | None = None,
         lr_schedule: Callable[[int], float] | None = None,
         device: torch.device | str | None = None,
+        on_epoch: Callable[[int, Session], Any] | None = None,
+        evaluate: Callable[[torch.nn.Module], Any] | None = None,
+        on_checkpoint: Callable[[int, Session], Any] | None = None,
         environment: Environment | None = None,
     ) -> None:
         self.model = model
@@ -103,6 +111,7 @@ class Session:
         self._dataset = dataset
         self._collate = Collator(dataset, device)
         self._schedule = lr_schedule
+        self._callbacks = Callbacks(epoch=on_epoch, evaluate=evaluate, checkpoint=on_checkpoint)
         say_errors_in_one_line()
         self._environment = environment or Environment.from_process()
         wishes = {"batch_size": batch_size, "num_epochs": epochs, "seed": seed}
@@ -111,6 +120,7 @@ class Session:
         self._connection: Connection = connect(
             self._environment, schema, dataset_identity(dataset, batch_size),
             {knob: wish for knob, wish in wishes.items() if wish is not None}, self._flat,
+            self._callbacks.names,
         )  # fmt: skip
         self._config: dict[str, Any] = dict(self._connection.welcome.config)
         self._signals = LeaveSignals()
@@ -122,6 +132,7 @@ class Session:
         self._snapshot: Snapshot | None = None
         self._given_at = 0.0
         self._data_ms = 0.0
+        self._duty_ms = 0.0
         self._stepped = True
         self._samples = 0
         self._left = False
@@ -220,6 +231,14 @@ class Session:
         else:
             self.close()
 
+    def checkpoint_now(self) -> None:
+        """Ask for a checkpoint of the next consensus; `on_checkpoint` is called at the rank with that role (K-1)."""
+        self._connection.driver.feed(ev.Wish(IntentKind.CHECKPOINT_NOW))
+
+    def evaluate_now(self) -> None:
+        """Ask for an evaluation of the next consensus, at the rank that holds that role (K-1)."""
+        self._connection.driver.feed(ev.Wish(IntentKind.EVAL_NOW))
+
     # --- one step ------------------------------------------------------------------------------------------------
 
     def _load(self, chunk: _Chunk) -> Batch:
@@ -257,8 +276,9 @@ class Session:
             chunk.part, chunk.batch = chunk.part + 1, 0
         last = chunk.part == len(chunk.parts)
         rate = self.optimizer.param_groups[0].get("lr")
+        duty_ms, self._duty_ms = self._duty_ms, 0.0
         self._feed(ev.StepDone(
-            samples=self._samples, part=part, batch_ms=batch_ms, data_ms=self._data_ms, loss=loss,
+            samples=self._samples, part=part, batch_ms=batch_ms + duty_ms, data_ms=self._data_ms, loss=loss,
             lr=None if rate is None else float(rate), last=last,
         ))  # fmt: skip
         if last and self._chunk is chunk:
@@ -312,6 +332,8 @@ class Session:
             self._parked = False
         elif isinstance(order, fx.AbandonPlan):
             self._chunk = None
+        elif isinstance(order, (fx.Evaluate, fx.FireCallback)):
+            self._act(order)
         elif isinstance(order, fx.Save):
             self._save(order)
         elif isinstance(order, fx.Publish):
@@ -351,18 +373,35 @@ class Session:
             self.optimizer.state.clear()
             self._tracer.note("optimizer_reset", {"cycle": order.cycle, "outcome": Outcome(order.outcome).name})
 
+    def _act(self, order: fx.Evaluate | fx.FireCallback) -> None:
+        """A callback of the user. Its time goes into the next step, out of which the coordinator takes it (K-18)."""
+        self._tracer.state("evaluating" if isinstance(order, fx.Evaluate) else order.name, self.local_step)
+        done = self._callbacks.act(order, self, self._flat, self._consensus())
+        self._duty_ms += done.elapsed_ms
+        self._connection.driver.feed(done)
+
+    def _consensus(self) -> memoryview | None:
+        """The retained consensus if the model holds something else: async blends, and steps go beyond it (K-3)."""
+        differs = self._config["alpha"] is not None or self._connection.driver.worker.steps_since_avg > 0
+        return self._connection.link.retained if differs else None
+
     def _save(self, order: fx.Save) -> None:
-        """K-11: the optimizer file always, the model if this rank is the saver; an error never blocks the exit."""
+        """K-11: the optimizer file always, the model if this rank is the saver; an error never blocks the exit. A
+        bundle of the consensus has no optimizer file (K-7)."""
         begun, error = time.monotonic(), None
         stem = order.stem or "paceline"
         try:
-            save_optimizer(f"{stem}.rank{self.rank}.optim.safetensors", self.optimizer)
+            if order.optimizer:
+                save_optimizer(f"{stem}.rank{self.rank}.optim.safetensors", self.optimizer)
             if order.model:
-                save_model(f"{stem}.model.safetensors", self.model.state_dict(), {"version": str(order.version)})
+                name = f"{stem}.model.safetensors" if order.optimizer else f"{stem}.safetensors"
+                with consensus_in(self._flat, None if order.optimizer else self._consensus()):
+                    save_model(name, self.model.state_dict(), {"version": str(order.version)})
         except (CheckpointError, OSError) as failure:
             error = str(failure)
         elapsed = (time.monotonic() - begun) * 1000
-        self._connection.driver.feed(ev.ActionDone("save", order.decision_id, order.version, elapsed, error))
+        kind = "save" if order.optimizer else "consensus"
+        self._connection.driver.feed(ev.ActionDone(kind, order.decision_id, order.version, elapsed, error))
 
     # --- ends ----------------------------------------------------------------------------------------------------
 

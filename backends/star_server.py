@@ -37,6 +37,9 @@ from .layout import header_block
 
 __all__ = ["StarServer"]
 
+BUNDLES_WAITING = 4
+"""Bundles that may wait for the disk, each with a consensus in memory. The oldest that is not being written gives way:
+a disk that slow delays no average (K-7)."""
 MAX_HEADER = 64 * 1024
 """Most bytes of a contribution header: it is a small map, and memory is given before it is read (N-25)."""
 
@@ -92,7 +95,7 @@ class StarServer:
         if isinstance(effect, fx.WriteMeta):
             self._record = effect.record  # goes into place last, once the file it names is there (K-8)
         elif isinstance(effect, fx.SaveConsensus):
-            self._bundles.append(self._bundle(effect))
+            self._queue(self._bundle(effect))
         elif self._busy:
             self._deferred.append(effect)  # a reduce in its thread owns the averager
         else:
@@ -249,6 +252,19 @@ class StarServer:
         """Wait until every file that was ordered is written."""
         while self._bundles:
             await self._changed.wait()
+
+    def _queue(self, bundle: _Bundle) -> None:
+        """Behind what waits. A newer bundle of the same name replaces one that has not been begun."""
+        waiting = list(self._bundles)[1:]
+        same = [old for old in waiting if old.order.stem == bundle.order.stem]
+        gives_way = same or waiting[: max(0, len(waiting) + 1 - BUNDLES_WAITING)]
+        for old in gives_way:
+            self._bundles.remove(old)
+            old.held.close()
+            if not same and self._driver is not None:
+                error = f"{old.order.stem}.safetensors was left out: the disk is slower than the bundles come"
+                self._driver.post(ev.ConsensusSaved(old.order.decision_id, old.order.version, error))
+        self._bundles.append(bundle)
 
     def _bundle(self, order: fx.SaveConsensus) -> _Bundle:
         """What lies in the averager now is what the order means; the next average may be under way."""

@@ -145,6 +145,11 @@ class Actions:
         whole = sum(co.balancer.counts[rank] for rank in co.voters)
         return self._outstanding(last) < whole + len(co.voters)
 
+    def _trained(self, epoch: int) -> bool:
+        """Whether nothing of an epoch is free or in flight (K-2). Under async its last batches may have been merged by
+        the cycle before, so that it is closed already: then it is due late rather than never."""
+        return epoch < self.co.book.first_live or (epoch in self.co.book.pools and not self._outstanding(epoch))
+
     def _outstanding(self, epoch: int) -> int:
         """Batches of an open epoch that are free or in flight: nobody has trained them yet."""
         book = self.co.book
@@ -193,10 +198,12 @@ class Actions:
         self.wished[EVALUATE] = self.again[EVALUATE] = False
         epoch = self._label()
         if every is not None:
-            done = [e for e in sorted(co.book.pools) if e > self.evaluated and not self._outstanding(e)]
-            for candidate in (e for e in done if (e + 1) % every == 0 and e < co.book.num_epochs - 1):
-                epoch = self.evaluated = candidate
-                due = True
+            for candidate in range(self.evaluated + 1, co.book.num_epochs - 1):
+                if not self._trained(candidate):
+                    break
+                self.evaluated = candidate
+                if _divides(every, candidate + 1):
+                    epoch, due = candidate, True
         if due and co.roles.exists(EVALUATE) and not self._armed(EVALUATE):
             self._order_evaluation(self._decide(), epoch, co.cycle.version + 1, cycle)
 

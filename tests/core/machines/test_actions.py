@@ -379,3 +379,12 @@ class _Noting:
         """Note it and pass it on."""
         self._told.append((rank, ms))
         self._balancer.stage_slack(rank, ms)
+
+
+def test_k2_no_epoch_is_left_out_when_ranks_cross_into_the_next_one() -> None:
+    """K-2, G-7: under async an epoch may be covered by a cycle at whose arm a part of it was in flight."""
+    for seed in range(12):
+        cohort = Cohort(ranks=2, samples=40, num_epochs=4, policy="async", eval_every=1, callbacks=ROLES)
+        cohort.run([(seed * 7 + index * index) % 11 for index in range(300)])
+        epochs = [result["epoch"] for result in cohort.events("Evaluated") if not result["final"]]
+        assert epochs and epochs[-1] == 2 and epochs == sorted(set(epochs))
