@@ -202,9 +202,10 @@ class Config:
     def _check_actions(self) -> None:
         for knob in ("checkpoint_every", "checkpoint_at_epoch", "eval_every"):
             epochs = getattr(self, knob)
-            _need(epochs is None or epochs >= 1, knob, epochs, "at least 1 epoch (K-2)")
+            fit = epochs is None or (isinstance(epochs, int) and epochs >= 1)
+            _need(fit, knob, epochs, "a whole number of epochs, at least 1 (K-2)")
         rank = self.role_policy
-        fit = rank == "fastest" or (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0)
+        fit = rank == "fastest" or (isinstance(rank, int) and rank >= 0)
         _need(fit, "role_policy", rank, "'fastest' or the number of a rank (M-33)")
 
     def _check_times(self) -> None:

@@ -358,6 +358,33 @@ def test_a_consensus_is_written_as_it_was_when_it_was_ordered(tmp_path: Path, mo
     run(main)
 
 
+def test_a_disk_slower_than_the_bundles_makes_the_oldest_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """K-7, K-8: what waits is bounded, and each waits with a consensus in memory. A newer bundle of the same name takes
+    the place of the older without a word; one that is left out is told."""
+    release, honest = threading.Event(), StarServer._write_consensus
+
+    def slow(self: StarServer, *arguments: Any) -> None:
+        assert release.wait(30)
+        honest(self, *arguments)
+
+    monkeypatch.setattr(StarServer, "_write_consensus", slow)
+
+    async def main() -> None:
+        async with path(8) as p:
+            await one_cycle(p)
+            for number in range(7):
+                p.server.perform(fx.SaveConsensus(number, number, str(tmp_path / f"checkpoint.v{number}")))
+                p.server.perform(fx.SaveConsensus(10 + number, number, str(tmp_path / "consensus")))
+                await trio.testing.wait_all_tasks_blocked()
+            release.set()
+            await p.server.settle()
+            ends = {event.decision_id: event.error for event in p.told.of(ev.ConsensusSaved)}
+            assert [number for number, error in ends.items() if error is None] == [0, 4, 5, 6, 16]
+            assert [number for number, error in ends.items() if error is not None] == [1, 2, 3]
+
+    run(main)
+
+
 def test_nothing_can_be_adopted_that_was_not_acknowledged():
     """W-12: misuse says so."""
 

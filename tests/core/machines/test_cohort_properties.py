@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from support.cohort import Cohort, Fault
@@ -101,6 +101,7 @@ def test_both_engines_give_the_same_effects(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(knobs(), SCHEDULES, faults())
+@example({"policy": "sync", "ranks": 2, "num_epochs": 3, "batch_size": 1, "samples": 40}, [], [])  # beacons
 def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
     """C-4: a coordinator that takes the whole pass after every event gives the same effects."""
     quick, thorough = Cohort(**made), _Thorough(**made)
