@@ -16,7 +16,8 @@ The common event is a `Batch`. It updates counters and ends there unless one of 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
 from . import gates, membership
 from . import messages as m
@@ -52,7 +53,7 @@ from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .run import Run
 from .schema import Schema
-from .snapshots import freeze
+from .snapshots import of_coordinator, restore_coordinator
 from .tables import engine_for
 
 __all__ = ["Coordinator"]
@@ -81,7 +82,7 @@ class Coordinator:
     __slots__ = (
         "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline", "deaths",
         "desk", "fenced", "generation", "guard", "handling", "late_after", "liveness", "lost", "lost_sends", "low",
-        "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "refused", "returned",
+        "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "records", "refused", "returned",
         "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping",
         "urgent", "violations", "voters",
     )  # fmt: skip
@@ -92,6 +93,7 @@ class Coordinator:
         self.generation = 1
         self.now = now
         self.outbox: list[Any] = []
+        self.records: list[tuple[float, CoordinatorEvent]] = []
         self.peers: dict[int, Peer] = {}
         self.seats: list[int] = []
         self.alive: list[int] = []
@@ -144,6 +146,7 @@ class Coordinator:
         if not received and not isinstance(event, CoordinatorEvent):
             raise LocalProtocolError(f"{type(event).__name__} is not an event of the coordinator")
         self.handling, self.now = True, now
+        self.records.append((now, event))
         try:
             if now > self.late_after:
                 self._was_away()
@@ -157,10 +160,11 @@ class Coordinator:
             self.handling = False
 
     def take_ready(self) -> Ready:
-        """The effects since the last call, to be performed in order."""
-        effects = tuple(self.outbox)
+        """The events since the last call, for the journal (M-40), and their effects, to be performed in order."""
+        ready = Ready(tuple(self.records), tuple(self.outbox))
+        self.records.clear()
         self.outbox.clear()
-        return Ready((), effects)
+        return ready
 
     def poll_timeout(self) -> float | None:
         """The monotonic second at which a `Tick` is due; None after the end."""
@@ -173,14 +177,18 @@ class Coordinator:
         return explain(self, rank)
 
     def snapshot(self) -> tuple[Any, ...]:
-        """Everything decided so far as nested tuples of plain values: equal iff the states are."""
-        skip = ("co", "config")
-        parts = (
-            self.generation, self.peers, self.seats, self.alive, self.voters, self.run, self.cycle, self.desk,
-            self.book, self.balancer, self.short, self.movers, self.stopping, self.save_issued, self.deaths,
-            self.lost_sends, self.fenced, self.refused, self.violations,
-        )  # fmt: skip
-        return tuple(freeze(part, skip) for part in parts)
+        """The whole state as one plain, versioned, hashable value: equal iff the states are; see `snapshots.py`."""
+        return of_coordinator(self)
+
+    @classmethod
+    def restore(cls, config: Config, snapshot: Iterable[Any], *, engine: str = "compiled",
+                guard: Guard | None = None) -> Self:  # fmt: skip
+        """The machine that a snapshot was made of: the same events have the same effects from here on (I25, N-13).
+        `config` and `guard` are those it was made with. Raises `CheckpointError`, naming both values, for the snapshot
+        of another run, another format or a damaged one."""
+        made = cls(config, engine=engine, guard=guard)
+        restore_coordinator(made, snapshot)
+        return made
 
     @property
     def alive_count(self) -> int:
