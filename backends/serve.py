@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,6 +30,7 @@ from ..core.schema import Schema
 from ..transports.api import Credentials, Listener
 from ..transports.driver import CoordinatorDriver
 from ..transports.groups import first_error
+from ..transports.journal_file import JournalFile
 from ..transports.registry import find_transport
 from .averager import Averager, find_averager
 from .star_server import StarServer
@@ -139,7 +141,8 @@ async def serve(
     `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record. With
     `run_dir` the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled as the
     module says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
-    `CheckpointError` if the run ended and its consensus could not be, `InvariantError` if a bug breaks the run off.
+    `CheckpointError` if the run ended and its consensus could not be, or if the journal cannot be begun,
+    `InvariantError` if a bug breaks the run off.
     """
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
     listener = await find_transport(url).listen(url, credentials)
@@ -166,27 +169,40 @@ async def _serve(
         return find_averager(config.averager)(schema, gamma=config.gamma, digest=config.digest)
 
     plane = StarServer(lambda: coordinator.schema, make)
-    recorder = Recorder(coordinator, None if run_dir is None else run_dir / "timeline.jsonl", on_record)
-    driver = CoordinatorDriver(coordinator, plane, recorder.observe)
-    try:
-        async with trio.open_nursery() as nursery:
-            if threading.current_thread() is threading.main_thread():
-                nursery.start_soon(_signals, driver)
-            nursery.start_soon(_statuses, recorder)
-            if ready is not None:
-                suffix = "" if config.bulk_auth == "full" else f"?bulk_auth={config.bulk_auth}"
-                ready(listener.url + suffix)
-            finish = await driver.run(listener)
-            recorder.status()
-            nursery.cancel_scope.cancel()
-        if plane.failure is not None:
-            raise CheckpointError(f"the run is over ({finish.text}), but its model is not saved: {plane.failure}")
-        return finish
-    except BaseExceptionGroup as group:
-        error = first_error(group)
-        raise error from error.__cause__
-    finally:
-        recorder.close()
+    with ExitStack() as files:
+        recorder = Recorder(coordinator, None if run_dir is None else run_dir / "timeline.jsonl", on_record)
+        files.callback(recorder.close)
+        journal = None
+        if config.journal is not None:
+            journal = JournalFile(Path(config.journal), coordinator, sync=config.journal_sync)
+            files.callback(journal.close)
+        driver = CoordinatorDriver(
+            coordinator, plane, recorder.observe, journal=None if journal is None else journal.append
+        )
+        try:
+            finish = await _drive(driver, listener, recorder, ready)
+        except BaseExceptionGroup as group:
+            error = first_error(group)
+            raise error from error.__cause__
+    if plane.failure is not None:
+        raise CheckpointError(f"the run is over ({finish.text}), but its model is not saved: {plane.failure}")
+    return finish
+
+
+async def _drive(
+    driver: CoordinatorDriver, listener: Listener, recorder: Recorder, ready: Callable[[str], None] | None
+) -> fx.Finish:
+    async with trio.open_nursery() as nursery:
+        if threading.current_thread() is threading.main_thread():
+            nursery.start_soon(_signals, driver)
+        nursery.start_soon(_statuses, recorder)
+        if ready is not None:
+            auth = driver.coordinator.config.bulk_auth
+            ready(listener.url + ("" if auth == "full" else f"?bulk_auth={auth}"))
+        finish = await driver.run(listener)
+        recorder.status()
+        nursery.cancel_scope.cancel()
+    return finish
 
 
 async def _signals(driver: CoordinatorDriver) -> None:

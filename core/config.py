@@ -29,7 +29,6 @@ LATER = {
     "laggards": "exclusion of stuck ranks",
     "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
     "wire_dtype": "the bf16 wire",
-    "journal": "recovery of the coordinator", "journal_sync": "recovery of the coordinator",
     "checkpoint_every": "periodic checkpoints", "checkpoint_at_epoch": "periodic checkpoints",
     "eval_every": "evaluation", "role_policy": "roles",
     "elastic": "joining a running cohort", "join_patience": "joining a running cohort",
@@ -98,6 +97,8 @@ class Config:
     time_scale: float = 1.0
     save_path: str | None = None
     on_lost: str = "save"
+    journal: str | None = None
+    journal_sync: str = "process"
     lr_scale_ratio: float = 0.0
     bulk_auth: str = "full"
     max_model_bytes: int = 1 << 40
@@ -138,6 +139,7 @@ class Config:
               "the lowest rank's model: 'rank'; 'check' and a file to resume from come later (M-6)")  # fmt: skip
         _need(self.start in ("auto", "manual", "hybrid"), "start", self.start, "auto, manual or hybrid (M-4)")
         _need(self.on_lost in ("save", "stop"), "on_lost", self.on_lost, "save or stop (W-21)")
+        _need(self.journal_sync in ("process", "disk"), "journal_sync", self.journal_sync, "process or disk (M-40)")
         _need(self.bulk_auth in ("full", "header"), "bulk_auth", self.bulk_auth, "full or header (N-26)")
         _need(len(self.run_id) == 16, "run_id", self.run_id, "16 bytes (section 15)")
 

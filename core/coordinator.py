@@ -82,9 +82,9 @@ class Coordinator:
     __slots__ = (
         "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline", "deaths",
         "desk", "fenced", "generation", "guard", "handling", "late_after", "liveness", "lost", "lost_sends", "low",
-        "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "records", "refused", "returned",
-        "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping",
-        "urgent", "violations", "voters",
+        "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "records", "refused",
+        "returned", "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short",
+        "starting", "stopping", "urgent", "violations", "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",

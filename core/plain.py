@@ -10,12 +10,12 @@ and objects. What JSON does not know says what it is:
     a member of an enumeration          {"is": "message_types:Outcome", "of": 1}
     an attrs object of the core         {"is": "events:LinkLost", "rank": 1, ...}
 
-The order of a mapping is kept, because a machine that goes over one in another order is another machine (N-13). Sets are
-refused for the same reason. The field `co`, by which the parts of a coordinator know it, is no data: it is left out, and
-`decode` puts the new owner in.
+The order of a mapping is kept, because a machine that goes over one in another order is another machine (N-13). Sets
+are refused for the same reason. The field `co`, by which the parts of a coordinator know it, is no data: it is left
+out, and `decode` puts the new owner in.
 
-`decode` makes nothing but classes of this package that are attrs classes or enumerations, and calls none of them: fields
-are set as they stand. What is damaged raises `CheckpointError`.
+`decode` makes nothing but classes of this package that are attrs classes or enumerations, and calls none of them:
+fields are set as they stand. What is damaged raises `CheckpointError`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MODULE = re.compile(r"[a-z_]+(\.[a-z_]+)*")
 
 
 def encode(thing: Any) -> Any:
-    """`thing` as plain data. Raises `LocalProtocolError` for what is none of the core's, such as an embedder's guard."""
+    """`thing` as plain data. Raises `LocalProtocolError` for what is none of the core's, such as an open file."""
     if thing is None or type(thing) in (bool, int, str):
         return thing
     if type(thing) is float:

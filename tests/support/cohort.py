@@ -83,6 +83,7 @@ class Node:
     poisoned: bool = False
     said: set[tuple[int, int]] = attrs.field(factory=set)
     orders: list[Any] = attrs.field(factory=list)
+    records: list[Any] = attrs.field(factory=list)
 
 
 class Cohort:
@@ -102,6 +103,7 @@ class Cohort:
         self.nodes: dict[int, Node] = {}
         self.ghost = Ghost()
         self.effects: list[Any] = []
+        self.records: list[Any] = []
         self.rejects: list[m.Reject] = []
         self.finish: fx.Finish | None = None
         self.cut: set[int] = set()
@@ -136,7 +138,9 @@ class Cohort:
     def feed(self, event: Any) -> None:
         """One event into the coordinator, its effects carried out and checked."""
         self.co.handle(event, self.now)
-        effects = list(self.co.take_ready().effects)
+        ready = self.co.take_ready()
+        self.records += ready.records
+        effects = list(ready.effects)
         self.ghost.begin(effects)
         for effect in effects:
             self.effects.append(effect)
@@ -178,7 +182,9 @@ class Cohort:
     def tell(self, node: Node, event: Any) -> None:
         """One event into a worker, its orders carried out."""
         node.worker.handle(event, self.now)
-        for effect in node.worker.take_ready().effects:
+        ready = node.worker.take_ready()
+        node.records += ready.records
+        for effect in ready.effects:
             node.orders.append(effect)
             self._obey(node, effect)
 
