@@ -135,8 +135,8 @@ class Config:
         if self.progressive is not None:
             _need(self.progressive or self.policy != "async", "progressive", False, "async streams chunks (V-2)")
             _need(not self.progressive or self.policy != "sync", "progressive", True, "sync gives whole shares (V-2)")
-        _need(self.initial_state == "rank", "initial_state", self.initial_state, "this version starts every run from "
-              "the lowest rank's model: 'rank'; 'check' and a file to resume from come later (M-6)")  # fmt: skip
+        _need(self.initial_state not in ("", "check"), "initial_state", self.initial_state, "'rank' for the lowest "
+              "rank's model, or the consensus file of a run to resume; 'check' comes later (M-6)")  # fmt: skip
         _need(self.start in ("auto", "manual", "hybrid"), "start", self.start, "auto, manual or hybrid (M-4)")
         _need(self.on_lost in ("save", "stop"), "on_lost", self.on_lost, "save or stop (W-21)")
         _need(self.journal_sync in ("process", "disk"), "journal_sync", self.journal_sync, "process or disk (M-40)")

@@ -48,6 +48,7 @@ from .events import (
     Tick,
 )
 from .guard import GrowthGuard, Guard, LevelGuard, NoGuard, default_threshold
+from .ledger import Resume, take_over
 from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
@@ -77,18 +78,19 @@ FILE_EVENTS = (ConsensusSaved, MetaWritten)
 
 class Coordinator:
     """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables,
-    `guard` takes the place of the one that the config names."""
+    `guard` takes the place of the one that the config names, `resume` is the record of the run to go on with (K-12);
+    `CheckpointError` if the two do not go together."""
 
     __slots__ = (
         "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline", "deaths",
         "desk", "fenced", "generation", "guard", "handling", "late_after", "liveness", "lost", "lost_sends", "low",
         "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "records", "refused",
-        "returned", "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short",
+        "resume", "returned", "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short",
         "starting", "stopping", "urgent", "violations", "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
-                 guard: Guard | None = None) -> None:  # fmt: skip
+                 guard: Guard | None = None, resume: Resume | None = None) -> None:  # fmt: skip
         self.config = config
         self.generation = 1
         self.now = now
@@ -129,9 +131,11 @@ class Coordinator:
         self.next_beacon = now + config.beacon_s
         self.liveness: list[tuple[float, int, int]] = []
         self.handling = False
+        self.resume = resume
         self.peer_engine: Engine = engine_for("peer", engine)
         self.cycle_engine: Engine = engine_for("cycle", engine)
         self.run_engine: Engine = engine_for("run", engine)
+        take_over(self)
 
     # --- the calls of every machine ------------------------------------------------------------------------------
 

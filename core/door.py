@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError
+from .ledger import refused_hello
 from .messages import Hello, Reject, RejectCode
 from .phases import RunPhase
 from .schema import dataset_length
@@ -59,7 +60,8 @@ def _identity(co: Coordinator, hello: Hello) -> Reject | None:
         return _no(RejectCode.SIZE, f"the model has {size} bytes, max_model_bytes is {co.config.max_model_bytes}")
     if co.schema is not None and hello.schema_hash != co.schema_hash:
         return _no(RejectCode.SCHEMA, f"another model: {co.schema.first_difference(hello.schema)}")
-    return None
+    refused = refused_hello(co, hello)
+    return None if refused is None else _no(*refused)
 
 
 def _data(co: Coordinator, hello: Hello) -> Reject | None:

@@ -14,6 +14,7 @@ from .cadence import Balancer
 from .cadence_inputs import window_cap
 from .dispatch.book import Book
 from .errors import InvariantError
+from .ledger import reopen
 from .messages import ThrottleReason
 from .phases import CyclePhase, RunPhase
 from .schema import dataset_length
@@ -83,7 +84,7 @@ def ceiling(co: Coordinator) -> float | None:
 
 
 def _start(co: Coordinator) -> None:
-    """Training begins (C-25): the book, the balancer, the first epoch."""
+    """Training begins (C-25): the book, the balancer, the first epoch that is not closed (D-23)."""
     co.starting = False
     config = co.config
     if config.batch_size is None or config.num_epochs is None or co.dataset is None:
@@ -98,8 +99,9 @@ def _start(co: Coordinator) -> None:
         cap=window_cap(picks, config.epoch_splits, config.batch_size), relax_allowed=config.relax_up,
         speed_ratios=None if given is None else dict(enumerate(given)),
     )  # fmt: skip
+    reopen(co)
     if config.policy == "async":
         for rank in co.voters:
             co.balancer.overshoot(rank, None, config.max_overshoot)
-    if config.num_epochs > 0:
-        co.desk.dispatch_epoch(0)
+    if co.book.first_live < config.num_epochs:
+        co.desk.dispatch_epoch(co.book.first_live)

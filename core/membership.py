@@ -16,6 +16,7 @@ from . import messages as m
 from .door import refusal
 from .effects import Admit, Alert, CloseLink, Emit, Refuse, RemoveFromRound
 from .events import HelloReceived, LinkLost, ProcessExited, SendFailed
+from .ledger import initial_file
 from .peer import Lost, Peer
 from .phases import PeerPhase, RunPhase
 from .schema import dataset_length
@@ -71,7 +72,8 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     world = co.config.target_ranks or max(len(co.seats), co.config.min_ranks)
     welcome = m.Welcome(
         rank=rank, incarnation=peer.incarnation, generation=co.generation, status=m.WelcomeStatus.FORMING,
-        control_seq=0, report_seq=0, config=co.config.welcome(dataset_length(hello.dataset_signature), world),
+        control_seq=0, report_seq=0,
+        config={**co.config.welcome(dataset_length(hello.dataset_signature), world), **initial_file(co)},
     )  # fmt: skip
     co.emit(Admit(event.link, rank, peer.incarnation, welcome))
     co.emit(Emit("Joined", {"rank": rank, "incarnation": peer.incarnation, "host": hello.host}))

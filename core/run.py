@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import messages as m
 from .effects import Alert, CloseLink, Emit, Finish, SaveConsensus, WriteMeta
 from .errors import InvariantError
+from .ledger import META_FORMAT
 from .phases import CyclePhase, PeerPhase, RunPhase
 from .values import state
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 FINAL_STEM = "consensus"
-META_FORMAT = 1
 
 
 @state
@@ -219,7 +219,8 @@ class Run:
             "uncovered": {str(e): [list(r) for r in co.book.uncovered(e)] for e in open_epochs},
             "last_closed_epoch": co.book.last_closed_epoch, "replayed": co.book.replayed, "seed": co.config.seed,
             "epoch_splits": co.config.epoch_splits, "batch_size": co.config.batch_size,
-            "repeats": co.config.repeats, "schema_hash": co.schema_hash.hex(),
+            "repeats": co.config.repeats, "drop_last": co.config.drop_last, "schema_hash": co.schema_hash.hex(),
+            "dataset": (co.dataset or b"").hex(),
         }  # fmt: skip
 
     def shut_down_saving(self, event: object) -> None:

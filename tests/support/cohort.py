@@ -87,10 +87,11 @@ class Node:
 
 
 class Cohort:
-    """See the module. `guard` replaces the guard, everything else in `knobs` goes into the config."""
+    """See the module. `guard` replaces the guard, `resume` is the record of a run before; everything else in `knobs`
+    goes into the config."""
 
     def __init__(self, *, ranks: int = 2, samples: int = 60, engine: str = "compiled", guard: Any = None,
-                 **knobs: Any) -> None:  # fmt: skip
+                 resume: Any = None, **knobs: Any) -> None:  # fmt: skip
         defaults: dict[str, Any] = dict(batch_size=2, num_epochs=2, target_ranks=ranks, min_ranks=1, anchor=3)
         if knobs.get("policy") == "sync":
             defaults["anchor"] = 1
@@ -99,7 +100,7 @@ class Cohort:
         self.engine = engine
         self.samples = samples
         self.now = 100.0
-        self.co = Coordinator(self.config, now=self.now, engine=engine, guard=guard)
+        self.co = Coordinator(self.config, now=self.now, engine=engine, guard=guard, resume=resume)
         self.nodes: dict[int, Node] = {}
         self.ghost = Ghost()
         self.effects: list[Any] = []
