@@ -30,6 +30,7 @@ __all__ = ["cli", "main", "parse_kill", "parse_slow"]
 
 INTERRUPTED = 130
 UNKNOWN_ERROR = 1
+DEFAULT_RUN_DIR = Path("paceline-run")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -97,13 +98,15 @@ RUN_OPTIONS: Callable[[Any], Any] = _together(
     click.option("--epochs", type=int, metavar="N", help="Epochs; left open, the script says it."),
     click.option("--batch-size", type=int, metavar="N", help="Samples a batch; left open, the script says it."),
     click.option("--seed", type=int, metavar="N", help="Seed of the shuffling; left open, the script says it."),
+    click.option("--resume", type=click.Path(path_type=Path), metavar="DIR",
+                 help="Go on with the run that ended in DIR: its model, and what it had not trained."),
     click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable."),
 )  # fmt: skip
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 
 def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | None, epochs: int | None,
-            batch_size: int | None, seed: int | None, knobs: Sequence[str]) -> Config:  # fmt: skip
+            batch_size: int | None, seed: int | None, resume: Path | None, knobs: Sequence[str]) -> Config:  # fmt: skip
     """The run's config from the options; ConfigError for what is not allowed."""
     if ranks < 1:
         raise ConfigError(f"--ranks {ranks} is not allowed: a run needs at least one rank; give 1 or more (V-3)")
@@ -111,6 +114,8 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
         "policy": policy, "averager": averager, "max_batch_diff": max_batch_diff, "num_epochs": epochs,
         "batch_size": batch_size, "seed": seed, "target_ranks": ranks,
     }  # fmt: skip
+    if resume is not None:
+        values["initial_state"] = str(resume)
     for knob in knobs:
         name, equals, text = knob.partition("=")
         if not equals:
@@ -167,6 +172,14 @@ def _check_rank(option: str, word: str, rank: int, ranks: int) -> None:
         raise ConfigError(f"{option} {word!r} is not allowed: there is no rank {rank}, the ranks are 0 to {ranks - 1}")
 
 
+def _check_resume(config: Config) -> None:
+    """What cannot be resumed is said before any process is started (K-12)."""
+    if config.initial_state != "rank":
+        from .bundle import read_bundle
+
+        read_bundle(Path(config.initial_state)).resume.settle(config)
+
+
 def _check_script(script: str) -> None:
     if not Path(script).is_file():
         raise ConfigError(f"there is no script {script!r}; give the path of a Python file")
@@ -220,13 +233,13 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
 @click.option("--ranks", type=int, required=True, metavar="N", help="Rank processes to start on this host.")
 @click.option("--slow", multiple=True, metavar="RANK:FACTOR", help="Throttle a rank's compute, repeatable.")
 @click.option("--kill", multiple=True, metavar="RANK@SECONDSs", help="Kill a rank in the middle, repeatable.")
-@click.option("--run-dir", default="paceline-run", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
-              help="Where the timeline and the model go.")
+@click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
+              help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @RUN_OPTIONS
 @DEBUG
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path, debug: bool, script: str,
+def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | None, debug: bool, script: str,
         arguments: Sequence[str], **options: Any) -> int:  # fmt: skip
     """Train SCRIPT with several ranks on this host.
 
@@ -234,9 +247,11 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path, deb
     a second Ctrl-C ends everything at once.
     """
     _debug(debug)
-    _config(ranks, **options)
+    config = _config(ranks, **options)
+    run_dir = run_dir or options["resume"] or DEFAULT_RUN_DIR
     throttles, kills = parse_slow(slow, ranks), parse_kill(kill, ranks)
     _check_script(script)
+    _check_resume(config)
     from .console import Display
     from .launch import LocalRun
 
@@ -257,18 +272,18 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path, deb
 @click.option("--bind", default="tcp://0.0.0.0:7070", show_default=True, metavar="URL",
               help="Where to listen; port 0 picks a free one.")
 @click.option("--ranks", type=int, required=True, metavar="N", help="Ranks to wait for before the training begins.")
-@click.option("--run-dir", default="paceline-run", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
-              help="Where the timeline and the model go.")
+@click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
+              help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @click.option("--records", is_flag=True, help="Print every record as a line of JSON, for programs.")
 @RUN_OPTIONS
 @DEBUG
-def coordinate(bind: str, ranks: int, run_dir: Path, records: bool, debug: bool, **options: Any) -> int:
+def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, debug: bool, **options: Any) -> int:
     """Coordinate a run whose ranks come from other terminals or hosts, with `paceline join`."""
     _debug(debug)
     config = _config(ranks, **options)
     from .coordinate import coordinate as body
 
-    return body(config, bind, run_dir, records=records)
+    return body(config, bind, run_dir or options["resume"] or DEFAULT_RUN_DIR, records=records)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})

@@ -96,8 +96,10 @@ class Resume:
         for knob in SAME:
             ours, theirs = getattr(config, knob), getattr(self, knob)
             if ours != theirs:
-                raise CheckpointError(f"{knob}: the run that is resumed had {theirs!r}, this one has {ours!r}; with "
-                                      "another value other samples would be left out or trained twice (K-12)")  # fmt: skip
+                raise CheckpointError(
+                    f"{knob}: the run that is resumed had {theirs!r}, this one has {ours!r}; with another value other "
+                    "samples would be left out or trained twice (K-12)"
+                )
         return config
 
     def book(self, epochs: int = 1) -> Book:
