@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from paceline.backends.bundle import read_bundle
@@ -29,17 +28,16 @@ def stop_in_the_middle(where: Path, *options: str) -> dict[str, Any]:
     return record
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_every_batch_is_merged_exactly_once_over_both_runs(tmp_path: Path, ranks: int) -> None:
+def test_every_batch_is_merged_exactly_once_over_both_runs(tmp_path: Path) -> None:
     """I52: SIGINT, then --resume with another number of ranks; the one timeline tells of both runs."""
     record = stop_in_the_middle(tmp_path)
     epochs = record["last_closed_epoch"] + 4
     assert record["version"] > 0 and record["global_step"] > 0
-    command = ("run", f"--ranks={ranks}", "--resume", RUN, UNRULY, f"epochs={epochs}")
+    command = ("run", "--ranks=3", "--resume", RUN, UNRULY, f"epochs={epochs}")
     with paceline(*command, cwd=tmp_path) as second:
         assert second.end() == 0, second.err
     together = sum(f"done, {epochs * 40} steps together" in line for line in second.out)
-    assert together == ranks, "the schedule position went on"
+    assert together == 3, "the schedule position went on"
     found = account(read_timeline(tmp_path / RUN / "timeline.jsonl"), epochs)
     assert (found.merged, found.lost, found.twice) == (epochs * 40, 0, 0)
     after = json.loads((tmp_path / RUN / "consensus.meta.json").read_text())
