@@ -17,6 +17,7 @@ from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError
 from paceline.core.guard import GrowthGuard
+from paceline.core.journal import first_difference, replay
 from paceline.core.ledger import META_FORMAT, Resume
 from paceline.core.schema import dataset_signature
 
@@ -58,7 +59,7 @@ def test_a_resume_trains_exactly_the_complement(
     record = record_of(first.effects)
     _check_coverage(first, record)
 
-    same = {knob: made[knob] for knob in ("samples", "batch_size", "drop_last", "num_epochs")}
+    same = {knob: made[knob] for knob in ("samples", "batch_size", "drop_last", "num_epochs", "epoch_splits")}
     second = resumed(first, **{**other, **same, "ranks": ranks})
     second.run(later)
 
@@ -172,6 +173,42 @@ def test_a_resumed_run_can_be_restored_from_a_snapshot() -> None:
     twin = Coordinator.restore(config, json.loads(json.dumps(co.snapshot())))
     assert twin.resume == record and twin.resume.balancer == record.balancer
     assert twin.snapshot() == co.snapshot()
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(run_knobs(), schedules(150), st.integers(0, 100))
+def test_a_resumed_run_can_be_replayed(made: dict[str, Any], schedule: list[int], stop: int) -> None:
+    """O-8: its journal begins with a snapshot, which holds the record it goes on from."""
+    first = Cohort(save_path="runs", **made)
+    first.run(schedule, [Fault(stop, "stop")])
+    assume(any(isinstance(effect, fx.WriteMeta) for effect in first.effects))
+    second = resumed(first, **made)
+    second.run(schedule)
+    begun = Coordinator(second.config, now=100.0, resume=Resume.read(record_of(first.effects))).snapshot()
+    again = replay(second.config, second.records, snapshot=json.loads(json.dumps(begun)))
+    assert first_difference(second.effects, again) is None
+
+
+def test_what_was_replayed_is_counted_on() -> None:
+    """K-6: the sum over all runs is what the training has cost."""
+    first = Cohort(ranks=3, samples=60, save_path="runs")
+    first.run_until(lambda: first.co.cycle.version == 2 and first.co.peers[1].steps)
+    first.kill(1)
+    first.run(faults=[Fault(40, "stop")])
+    second = resumed(first, ranks=2, samples=60)
+    assert first.co.book.replayed > 0
+    second.run_until(lambda: second.sent(m.StartEpoch))
+    assert second.co.book.replayed == first.co.book.replayed
+
+
+def test_two_open_epochs_are_handed_out_one_after_the_other_by_a_paced_run() -> None:
+    """I13, D-4: async leaves two epochs half trained; ranks of sync and cadence enter the first one only."""
+    record = {**record_of(stopped().effects), "uncovered": {"0": [[3, 4], [20, 2]], "1": [[0, 5]]}}
+    for policy in ("sync", "cadence", "async"):
+        cohort = Cohort(ranks=2, samples=60, policy=policy, resume=Resume.read(record))
+        cohort.run_until(lambda cohort=cohort: len(cohort.co.book.ranks) == 2)  # type: ignore[misc]
+        plans = [message.plan for message in cohort.sent(m.StartEpoch) + cohort.sent(m.ExtendPartition)]
+        assert {plan.epoch for plan in plans} == ({0, 1} if policy == "async" else {0}), policy
 
 
 def test_a_resumed_epoch_is_announced_with_what_it_had() -> None:

@@ -182,14 +182,14 @@ def test_an_empty_snapshot_is_none_of_a_coordinator() -> None:
 
 
 @pytest.mark.parametrize("thing", [
-    None, True, 3, "x", b"\x00\xff", (1, (2, ())), [1, [2]], deque([1]), {1: "a", "b": (2,)}, RunPhase.TRAINING,
+    None, True, 3, "x", b"\x00\xff", (1, (2, ())), [1, [2]], deque([1]), {"b": (2,), 1: "a", 0: 3}, RunPhase.TRAINING,
     float("inf"), float("-inf"), StepDone(samples=1, batch_ms=0.1, data_ms=0.2),
     Config(batch_size=2, partition_ratios=(1.0, 2.0), policy="sync"),
 ])  # fmt: skip
 def test_everything_plain_comes_back(thing: Any) -> None:
     """With its type, and the order of its entries."""
     for back in (decode(json.loads(json.dumps(encode(thing)))), thawed(freeze(thing))):
-        assert back == thing and type(back) is type(thing)
+        assert back == thing and type(back) is type(thing) and repr(back) == repr(thing)
 
 
 def test_no_number_is_a_number_too() -> None:

@@ -24,7 +24,9 @@ def run_knobs(draw: st.DrawFn, most_ranks: int = 4) -> dict[str, Any]:
         made["progressive"] = False
     if policy != "sync":
         made["anchor"] = draw(st.integers(1, 4))
-    made["samples"] = draw(st.integers(made["batch_size"], 40))
+    splits = draw(st.sampled_from([1, 1, 2, 3]))
+    made["samples"] = draw(st.integers(splits * made["batch_size"], 40))
+    made["epoch_splits"] = splits
     return made
 
 

@@ -113,9 +113,9 @@ def test_a_journal_that_cannot_be_begun_is_an_error_at_once(tmp_path: Path) -> N
 # --- the driver ------------------------------------------------------------------------------------------------------
 
 
-async def run_with(machine: Any, sink: Any, body: Any) -> Any:
+async def run_with(machine: Any, sink: Any, body: Any, plane: Plane | None = None) -> Any:
     """A driver with a journal; gives what its run raised or returned."""
-    driver = CoordinatorDriver(machine, Plane(), lambda effect: None, journal=sink)
+    driver = CoordinatorDriver(machine, plane or Plane(), lambda effect: None, journal=sink)
     listener = await MemoryTransport().listen(URL, CREDENTIALS)
     ended: list[Any] = []
 
@@ -135,19 +135,25 @@ async def run_with(machine: Any, sink: Any, body: Any) -> Any:
 
 
 def test_a_batch_is_kept_before_any_effect_of_it_leaves() -> None:
-    """M-40: when the rank hears of it, it is in the journal."""
+    """M-40: when the data plane or a rank hears of it, it is in the journal."""
     kept: list[fx.Ready] = []
+    known: list[bool] = []
+
+    class Watching(Plane):
+        def perform(self, effect: Any) -> None:
+            known.append(any(effect in ready.effects for ready in kept))
 
     async def body(driver: CoordinatorDriver) -> None:
         channel = await MemoryTransport().dial(URL, CREDENTIALS)
         await channel.send(HELLO)
         await channel.receive()
         assert any(isinstance(effect, fx.Admit) for ready in kept for effect in ready.effects)
-        machine.todo += [fx.Send(0, 1, beacon(1), (0, 1, 1)), fx.Finish("ok", "done")]
+        machine.todo += [fx.SaveConsensus(1, 2, "stem"), fx.Send(0, 1, beacon(1), (0, 1, 1)), fx.Finish("ok", "done")]
         await driver.settle(ev.LinkUp())
 
     machine = Scripted()
-    run_in_no_time(lambda: _ends(run_with(machine, kept.append, body), "Finish"))
+    run_in_no_time(lambda: _ends(run_with(machine, kept.append, body, Watching()), "Finish"))
+    assert known == [True]
 
 
 def test_a_full_disk_costs_the_journal_and_not_the_run() -> None:
