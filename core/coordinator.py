@@ -158,7 +158,8 @@ class Coordinator:
                 self._receive(event.message)  # type: ignore[union-attr]
             else:
                 self._other(event)
-            if self.urgent and self.run.phase != RunPhase.STOPPED:
+            # Whatever the event was, the pass is due when a deadline has passed (C-4): not only a Tick sees the time.
+            if (self.urgent or now >= self.deadline) and self.run.phase != RunPhase.STOPPED:
                 self._pass()
         finally:
             self.handling = False
