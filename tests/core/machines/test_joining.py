@@ -283,3 +283,18 @@ def test_a_killed_rank_comes_back_and_trains(policy: str, is_stateful: bool) -> 
     cohort.run_until(lambda: cohort.co.voters == [0, 1])
     cohort.run()
     assert cohort.finish is not None and cohort.finish.status == "ok" and cohort.co.peers[1].merges > 0
+
+
+def test_joiners_transfers_and_clocks_survive_a_snapshot() -> None:
+    """I25: a coordinator restored in the middle of all this is the same one."""
+    hand = stateful()
+    hand.step(0, 2)
+    hand.tick(3)
+    twin = type(hand.co).restore(hand.co.config, hand.co.snapshot())
+    assert twin.snapshot() == hand.co.snapshot()
+    lost = ev.LinkLost(0, 1, "reset")
+    hand.co.take_ready()
+    twin.take_ready()
+    hand.co.handle(lost, hand.now)
+    twin.handle(lost, hand.now)
+    assert twin.take_ready() == hand.co.take_ready() and twin.joins.open == hand.co.joins.open
