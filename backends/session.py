@@ -306,6 +306,8 @@ class Session:
                 self._chunk.parts.append(order.plan)
         elif isinstance(order, fx.TakeSnapshot):
             self._take_copy(order)
+        elif isinstance(order, fx.SendState):
+            self._connection.link.donate(order, self._flat.snapshot_static())
         elif isinstance(order, fx.Adopt):
             self._adopt(order)
         elif isinstance(order, fx.Park):
@@ -360,6 +362,9 @@ class Session:
                 alpha = float(self._config["alpha"] or 1.0)
                 self._flat.adopt(flat, order.how, alpha)
                 self._connection.link.adopted()
+                static = self._connection.link.take_static()
+                if static is not None:
+                    self._flat.adopt_static(static)
         if order.reset_optimizer:
             self.optimizer.state.clear()
             self._tracer.note("optimizer_reset", {"cycle": order.cycle, "outcome": Outcome(order.outcome).name})

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Self
 
-from . import gates, membership
+from . import gates, ladder, membership
 from . import messages as m
 from .cadence import Balancer
 from .config import Config
@@ -48,6 +48,7 @@ from .events import (
     Tick,
 )
 from .guard import GrowthGuard, Guard, LevelGuard, NoGuard, default_threshold
+from .joining import Joins
 from .ledger import Resume, take_over
 from .meta import MetaController
 from .peer import Peer
@@ -83,9 +84,9 @@ class Coordinator:
 
     __slots__ = (
         "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline", "deaths",
-        "desk", "fenced", "generation", "guard", "handling", "late_after", "liveness", "lost", "lost_sends", "low",
-        "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "records", "refused",
-        "resume", "returned", "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short",
+        "desk", "fenced", "generation", "guard", "handling", "joins", "late_after", "liveness", "lost", "lost_sends",
+        "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "records",
+        "refused", "resume", "returned", "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short",
         "starting", "stopping", "urgent", "violations", "voters",
     )  # fmt: skip
 
@@ -103,6 +104,7 @@ class Coordinator:
         self.run = Run(self, opened_at=now)
         self.cycle = Cycle(self)
         self.desk = Desk(self)
+        self.joins = Joins(self)
         self.book = Book(0, 1, 1, 0, True)
         self.balancer = Balancer(ranks=[])
         self.guard: Guard = guard if guard is not None else _guard(config)
@@ -197,7 +199,7 @@ class Coordinator:
 
     @property
     def alive_count(self) -> int:
-        """Joining ranks and voters (M-1)."""
+        """Joining ranks, voters and lagging ones (M-1)."""
         return len(self.alive)
 
     @property
@@ -309,6 +311,7 @@ class Coordinator:
         """M-9: judge nobody by the silence that was our own."""
         for rank in self.alive:
             self.peers[rank].last_seen = self.peers[rank].last_progress = self.now
+        ladder.refresh(self)
         self.cycle.pending_since = self.cycle.last_evidence_at = self.cycle.idle_since = self.now
         self.urgent = True
 
@@ -329,6 +332,7 @@ class Coordinator:
             membership.check_recoverable(self)
             if self.run.phase == RunPhase.FORMING:
                 self.run.form()
+            self.joins.ask_donors()
             if self.returned:
                 self.returned = False
                 self.desk.redistribute()
@@ -359,7 +363,7 @@ class Coordinator:
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
-        due = [self.next_beacon, *self.run.deadlines()]
+        due = [self.next_beacon, ladder.next_due(self), *self.run.deadlines()]
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))
@@ -411,6 +415,11 @@ class Coordinator:
         """An observer becomes a voter (M-25)."""
         self.peer_engine.fire(peer, "Promoted", None)
         self.voters = sorted([*self.voters, peer.rank])
+        self.joins.promoted(peer)
+
+    def withdraw(self, peer: Peer) -> None:
+        """A rank is excluded (M-14)."""
+        membership.withdraw(self, peer)
 
     def departed(self, peer: Peer, reason: str) -> None:
         """An incarnation has left politely (M-8)."""
@@ -421,7 +430,9 @@ class Coordinator:
         membership.buried(self, peer, cause)
 
     def shipped_by(self, rank: int) -> int:
-        """Steps of a member's contribution; 0 if it never said (C-7)."""
+        """Steps of a member's contribution; 0 if it never said (C-7). Of one that has left, what waits in limbo."""
+        if rank in self.cycle.gone:
+            return self.book.limbo_batches(rank)
         return self.peers[rank].shipped or 0
 
     def dump(self) -> dict[str, Any]:

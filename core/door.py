@@ -35,12 +35,16 @@ def refusal(co: Coordinator, hello: Hello) -> Reject | None:
 
 
 def _stage(co: Coordinator) -> Reject | None:
-    if co.run.phase == RunPhase.TRAINING and not co.stopping and not co.save_issued:
-        return _no(RejectCode.FROZEN, "the run has begun and this version admits nobody later; start a new run")
-    if co.run.phase != RunPhase.FORMING or co.stopping:
+    """M-22: while forming, and from Training on if the run is elastic, until it ends."""
+    if co.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING) or co.stopping or co.save_issued:
         return _no(RejectCode.CLOSING, "the run is ending; wait for the next one", retry=True)
-    if co.run.window_closed:
-        return _no(RejectCode.FROZEN, "the cohort is complete; start this rank before the window closes")
+    if co.run.phase == RunPhase.FORMING and not co.run.window_closed:
+        return None
+    if not co.config.elastic:
+        return _no(RejectCode.FROZEN, "the cohort is complete and elastic = False admits nobody later; start this "
+                   "rank before the window closes")  # fmt: skip
+    if co.run.phase == RunPhase.FORMING:
+        return _no(RejectCode.BUSY, "the cohort is forming; a rank may join as soon as it trains", retry=True)
     return None
 
 
@@ -89,7 +93,7 @@ def _data(co: Coordinator, hello: Hello) -> Reject | None:
 def _seat(co: Coordinator, hello: Hello) -> Reject | None:
     limit = co.config.max_ranks or co.config.target_ranks or DEFAULT_MAX_RANKS
     if co.alive_count >= limit:
-        return _no(RejectCode.FULL, f"all {limit} seats are taken", retry=True)
+        return _no(RejectCode.FULL, f"all {limit} seats are taken; max_ranks sets their number", retry=True)
     wanted = hello.wanted_rank
     if wanted is not None and wanted >= limit:
         return _no(RejectCode.SEAT, f"there is no rank {wanted} in a run of {limit} ranks")

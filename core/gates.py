@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from . import ladder
 from .cadence import Balancer
 from .cadence_inputs import window_cap
 from .dispatch.book import Book
@@ -26,7 +27,7 @@ __all__ = ["ceiling", "count_gate", "judge"]
 
 
 def judge(co: Coordinator) -> None:
-    """Lead limit, finish, ceilings, arm, in this order."""
+    """Lead limit, finish, ladder, ceilings, arm, in this order."""
     if co.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING):
         return
     count_gate(co)
@@ -37,6 +38,7 @@ def judge(co: Coordinator) -> None:
         if co.starting:
             _start(co)
         count_gate(co)
+    ladder.judge(co)
     due = ceiling(co)
     if due is not None and co.now > due:
         co.cycle_engine.fire(co.cycle, "Ceiling", None)
@@ -61,6 +63,10 @@ def count_gate(co: Coordinator) -> None:
         if not quiesced and peer.steps < low:
             low = peer.steps
     co.short, co.movers, co.low = short, movers, low
+    if not 0 < short < len(co.voters):
+        co.cycle.waiting_since = None
+    elif co.cycle.waiting_since is None:
+        co.cycle.waiting_since = co.now
     limit = co.config.max_batch_diff
     co.park_above = math.inf if limit is None else low + limit
 
@@ -74,8 +80,8 @@ def ceiling(co: Coordinator) -> float | None:
         return max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
     if cycle.phase != CyclePhase.IDLE:
         return None
-    owing = [co.peers[rank] for rank in co.voters if not co.peers[rank].satisfied]
-    if not owing or len(owing) == len(co.voters):
+    owing = ladder.waiting_steps(co)
+    if not owing:
         return None
     limit = co.config.window_ceiling
     if any(peer.total_steps == 0 for peer in owing):

@@ -6,6 +6,7 @@ formation, the stop, the one save, the one shutdown.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from . import messages as m
@@ -37,6 +38,7 @@ class Run:
     stop_text: str = ""
     save: m.ShutdownWithSave | None = None
     save_deadline: float | None = None
+    below_min_since: float | None = None
     shutdown_issued: bool = False
     exit_deadline: float | None = None
     status: str = "ok"
@@ -226,6 +228,13 @@ class Run:
     def shut_down_saving(self, event: object) -> None:
         """Everybody saves and leaves by itself; the messages are out already (M-51)."""
 
+    @property
+    def rejoin_deadline(self) -> float:
+        """When too few ranks have waited long enough for others (M-21); infinite while there are enough."""
+        if self.below_min_since is None:
+            return math.inf
+        return self.below_min_since + self.co.config.scaled(self.co.config.rejoin_window_s)
+
     # --- the end -------------------------------------------------------------------------------------------------
 
     def everyone_gone(self, event: object) -> bool:
@@ -262,7 +271,8 @@ class Run:
     def deadlines(self) -> list[float]:
         """What is timed in this phase."""
         config = self.co.config
-        due = [d for d in (self.save_deadline, self.exit_deadline) if d is not None and d > self.co.now]
+        timed = (self.save_deadline, self.exit_deadline, self.rejoin_deadline)
+        due = [d for d in timed if d is not None and d > self.co.now]
         if self.phase == RunPhase.FORMING:
             if self.window_closed:
                 due.append(self.closed_at + config.scaled(config.formation_s))

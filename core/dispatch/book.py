@@ -242,6 +242,10 @@ class Book:
         self.limbo[rank] = self._split(held.trained, steps, rank)
         held.trained_batches -= steps
 
+    def limbo_batches(self, rank: int) -> int:
+        """Batches of a rank that wait for the end of the data round (M-19)."""
+        return sum(run.count for run in self.limbo.get(rank, ()))
+
     def resolve_limbo(self, merged: Mapping[int, int]) -> list[Covered]:
         """Limbo ends with the cycle: merged batches are covered, all others return (M-19)."""
         covered: list[Covered] = []

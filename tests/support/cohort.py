@@ -20,7 +20,7 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
-from paceline.core.phases import RunPhase, WorkerPhase
+from paceline.core.phases import PeerPhase, RunPhase, WorkerPhase
 from paceline.core.schema import EntryClass, Schema, SchemaEntry, dataset_signature
 from paceline.core.worker import Worker, WorkerSettings
 
@@ -46,7 +46,8 @@ def hello(samples: int, wishes: dict[str, Any] | None = None, **changes: Any) ->
 
 @attrs.frozen
 class Fault:
-    """Something that goes wrong before action number `when`: kind is kill, cut, freeze, poison, abort, leave, stop."""
+    """Something that goes wrong before action number `when`: kind is kill, cut, freeze, poison, abort, leave, stop;
+    `support.elastic` has more."""
 
     when: int
     kind: str
@@ -117,7 +118,11 @@ class Cohort:
         self.scattered: set[int] = set()
         self.verdict: tuple[tuple[int, ...], dict[int, m.Refusal], bool] | None = None
         for link in range(ranks):
-            self.feed(ev.HelloReceived(link, hello(samples)))
+            self.feed(ev.HelloReceived(link, self.greeting()))
+
+    def greeting(self) -> m.Hello:
+        """What a rank of this cohort says at the door."""
+        return hello(self.samples)
 
     # --- what happened -------------------------------------------------------------------------------------------
 
@@ -293,6 +298,7 @@ class Cohort:
         quiet = not node.up and not node.down and not node.worker.inbox and node.worker.phase in (
             WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED
         )  # fmt: skip
+        quiet = quiet and peer.phase == PeerPhase.VOTER
         if node.alive and quiet and peer.attached and not self.failed and peer.incarnation == node.incarnation:
             assert node.worker.steps_since_avg == peer.steps, f"I45: rank {node.rank}"
 
@@ -333,7 +339,8 @@ class Cohort:
         """N-10: after `SendFailed` the driver closes the link; what the rank has written before still arrives."""
         token = self.failed.popleft()
         self.feed(ev.SendFailed(token))
-        self.kill(token[0])
+        if self.nodes[token[0]].incarnation == token[1]:
+            self.kill(token[0])
 
     def _do_reduce(self, rank: int) -> None:
         assert self.round is not None
