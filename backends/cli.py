@@ -30,6 +30,7 @@ __all__ = ["cli", "main", "parse_kill", "parse_slow"]
 
 INTERRUPTED = 130
 UNKNOWN_ERROR = 1
+DEFAULT_RUN_DIR = Path("paceline-run")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -101,6 +102,8 @@ RUN_OPTIONS: Callable[[Any], Any] = _together(
                  help="Write the consensus, and call the script's checkpoint callback, every N epochs."),
     click.option("--eval-every", type=int, metavar="N",
                  help="Call the script's evaluation every N epochs, on the consensus."),
+    click.option("--resume", type=click.Path(path_type=Path), metavar="DIR",
+                 help="Go on with the run that ended in DIR: its model, and what it had not trained."),
     click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable."),
 )  # fmt: skip
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -108,7 +111,7 @@ DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | None, epochs: int | None,
             batch_size: int | None, seed: int | None, checkpoint_every: int | None, eval_every: int | None,
-            knobs: Sequence[str]) -> Config:  # fmt: skip
+            resume: Path | None, knobs: Sequence[str]) -> Config:  # fmt: skip
     """The run's config from the options; ConfigError for what is not allowed."""
     if ranks < 1:
         raise ConfigError(f"--ranks {ranks} is not allowed: a run needs at least one rank; give 1 or more (V-3)")
@@ -117,6 +120,8 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
         "batch_size": batch_size, "seed": seed, "target_ranks": ranks,
         "checkpoint_every": checkpoint_every, "eval_every": eval_every,
     }  # fmt: skip
+    if resume is not None:
+        values["initial_state"] = str(resume)
     for knob in knobs:
         name, equals, text = knob.partition("=")
         if not equals:
@@ -173,6 +178,14 @@ def _check_rank(option: str, word: str, rank: int, ranks: int) -> None:
         raise ConfigError(f"{option} {word!r} is not allowed: there is no rank {rank}, the ranks are 0 to {ranks - 1}")
 
 
+def _check_resume(config: Config) -> None:
+    """What cannot be resumed is said before any process is started (K-12)."""
+    if config.initial_state != "rank":
+        from .bundle import read_bundle
+
+        read_bundle(Path(config.initial_state)).resume.settle(config)
+
+
 def _check_script(script: str) -> None:
     if not Path(script).is_file():
         raise ConfigError(f"there is no script {script!r}; give the path of a Python file")
@@ -226,13 +239,13 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
 @click.option("--ranks", type=int, required=True, metavar="N", help="Rank processes to start on this host.")
 @click.option("--slow", multiple=True, metavar="RANK:FACTOR", help="Throttle a rank's compute, repeatable.")
 @click.option("--kill", multiple=True, metavar="RANK@SECONDSs", help="Kill a rank in the middle, repeatable.")
-@click.option("--run-dir", default="paceline-run", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
-              help="Where the timeline and the model go.")
+@click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
+              help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @RUN_OPTIONS
 @DEBUG
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path, debug: bool, script: str,
+def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | None, debug: bool, script: str,
         arguments: Sequence[str], **options: Any) -> int:  # fmt: skip
     """Train SCRIPT with several ranks on this host.
 
@@ -240,9 +253,11 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path, deb
     a second Ctrl-C ends everything at once.
     """
     _debug(debug)
-    _config(ranks, **options)
+    config = _config(ranks, **options)
+    run_dir = run_dir or options["resume"] or DEFAULT_RUN_DIR
     throttles, kills = parse_slow(slow, ranks), parse_kill(kill, ranks)
     _check_script(script)
+    _check_resume(config)
     from .console import Display
     from .launch import LocalRun
 
@@ -263,18 +278,18 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path, deb
 @click.option("--bind", default="tcp://0.0.0.0:7070", show_default=True, metavar="URL",
               help="Where to listen; port 0 picks a free one.")
 @click.option("--ranks", type=int, required=True, metavar="N", help="Ranks to wait for before the training begins.")
-@click.option("--run-dir", default="paceline-run", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
-              help="Where the timeline and the model go.")
+@click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
+              help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @click.option("--records", is_flag=True, help="Print every record as a line of JSON, for programs.")
 @RUN_OPTIONS
 @DEBUG
-def coordinate(bind: str, ranks: int, run_dir: Path, records: bool, debug: bool, **options: Any) -> int:
+def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, debug: bool, **options: Any) -> int:
     """Coordinate a run whose ranks come from other terminals or hosts, with `paceline join`."""
     _debug(debug)
     config = _config(ranks, **options)
     from .coordinate import coordinate as body
 
-    return body(config, bind, run_dir, records=records)
+    return body(config, bind, run_dir or options["resume"] or DEFAULT_RUN_DIR, records=records)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})
@@ -303,6 +318,27 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
         environment["PACELINE_RANK"] = str(rank)
     # The script takes over this very process: signals, exit code and output are its own.
     os.execve(sys.executable, [sys.executable, script, *arguments], environment)
+
+
+@cli.command()
+@click.argument("journal", type=click.Path(path_type=Path))
+def replay(journal: Path) -> int:
+    """Go through the JOURNAL of a run again (--set journal=FILE) and see that the same is decided.
+
+    Ends with 1 if it is not, and names the first effect that differs.
+    """
+    from ..core.journal import first_difference, replay
+    from ..transports.journal_file import read_journal
+
+    head, batches = read_journal(journal)
+    records = [record for batch in batches for record in batch.records]
+    recorded = [effect for batch in batches for effect in batch.effects]
+    found = first_difference(recorded, replay(head.settings, records, snapshot=head.snapshot))
+    if found is not None:
+        click.echo(str(found))
+        return 1
+    click.echo(f"{len(records)} events, {len(recorded)} effects: the replay is the same")
+    return 0
 
 
 @cli.command("explain-table")

@@ -22,7 +22,7 @@ import trio
 from ..core.config import config_digest
 from ..core.door import PROTOCOL
 from ..core.errors import ConfigError, PacelineError, RefusedError, TransportError
-from ..core.messages import Hello, Reject, Welcome
+from ..core.messages import Hello, Reject, Welcome, WelcomeStatus
 from ..core.schema import Schema
 from ..core.worker import Worker, WorkerSettings
 from ..transports.api import Channel, Credentials
@@ -167,7 +167,8 @@ class Connection:
             worker = Worker.create(settings, time.monotonic())
             self.driver = RankDriver(worker, channel)
             digest = bool(dict(self.welcome.config)["digest"])
-            self.link = StarLink(self.driver, channel, model, with_digest=digest)
+            joining = self.welcome.status == WelcomeStatus.JOINING
+            self.link = StarLink(self.driver, channel, model, with_digest=digest, joining=joining)
             self._answered.set()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.link.run)

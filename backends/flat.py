@@ -38,8 +38,8 @@ class Snapshot:
 class FlatModel:
     """The live model, seen through the schema of the run.
 
-    `riding` is the layout of contributions and consensuses, `whole` that of a full transfer (R-20); `schema_hash` is
-    that of the run.
+    `riding` is the layout of contributions and consensuses, `whole` that of a full transfer, `static` that of a
+    transfer to a joiner (R-20); `schema_hash` is that of the run.
     """
 
     def __init__(self, model: nn.Module, schema: Schema) -> None:
@@ -51,6 +51,7 @@ class FlatModel:
         self.schema_hash = schema.hash()
         self.riding = FlatLayout.riding(schema)
         self.whole = FlatLayout.whole(schema)
+        self.static = FlatLayout.static(schema)
         self._free: list[memoryview] = []
         self._alive: list[Snapshot] = []
 
@@ -79,6 +80,17 @@ class FlatModel:
         memory = allocate(self.whole.nbytes)
         _copy_out(self.whole, tensors, memory)
         return Snapshot(self.whole, memory, schema_of(self.model).hash())
+
+    def snapshot_static(self) -> Snapshot:
+        """Copy the frozen and local entries into fresh memory, for a joiner (M-24)."""
+        memory = allocate(self.static.nbytes)
+        _copy_out(self.static, self._tensors(self.static.fields), memory)
+        return Snapshot(self.static, memory, schema_of(self.model).hash())
+
+    def adopt_static(self, flat: memoryview) -> None:
+        """Overwrite the frozen and local entries with those of a donor (M-24), in place."""
+        _check_length(flat, self.static)
+        _copy_in(self.static, flat, self._tensors(self.static.fields), None)
 
     def release(self, snapshot: Snapshot) -> None:
         """The memory of a snapshot that `snapshot()` made may be reused. Others are left alone."""

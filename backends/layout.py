@@ -185,6 +185,11 @@ class FlatLayout:
         """What a full transfer of the state holds (R-20); it begins with the riding layout, byte for byte."""
         return cls(schema.whole())
 
+    @classmethod
+    def static(cls, schema: Schema) -> FlatLayout:
+        """What a joiner gets from a donor: the frozen and local entries that no consensus holds (R-20, M-24)."""
+        return cls(schema.static())
+
     def field(self, name: str) -> Field:
         """Where the entry `name` lies; KeyError if it has no place here."""
         for field in self.fields:

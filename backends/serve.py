@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,8 +30,10 @@ from ..core.schema import Schema
 from ..transports.api import Credentials, Listener
 from ..transports.driver import CoordinatorDriver
 from ..transports.groups import first_error
+from ..transports.journal_file import JournalFile
 from ..transports.registry import find_transport
 from .averager import Averager, find_averager
+from .bundle import read_bundle
 from .star_server import StarServer
 
 __all__ = ["INTERRUPTED", "Recorder", "serve"]
@@ -43,11 +46,13 @@ INTERRUPTED = 130
 
 
 class Recorder:
-    """Turns effects into records (O-3) for a file and for whoever looks on. A sink that fails is dropped."""
+    """Turns effects into records (O-3) for a file and for whoever looks on. A sink that fails is dropped. With `append`
+    the file goes on, so that the timeline of a resumed run tells of both."""
 
     def __init__(
-        self, coordinator: Coordinator, path: Path | None, look: Callable[[dict[str, Any]], None] | None
-    ) -> None:
+        self, coordinator: Coordinator, path: Path | None, look: Callable[[dict[str, Any]], None] | None,
+        *, append: bool = False,
+    ) -> None:  # fmt: skip
         self._co = coordinator
         self._look = look
         self._file: TextIO | None = None
@@ -55,7 +60,7 @@ class Recorder:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = open(path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+                self._file = open(path, "a" if append else "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
             except OSError as error:
                 raise ConfigError(f"the run directory cannot be written: {error}") from error
 
@@ -139,7 +144,8 @@ async def serve(
     `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record. With
     `run_dir` the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled as the
     module says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
-    `CheckpointError` if the run ended and its consensus could not be, `InvariantError` if a bug breaks the run off.
+    `CheckpointError` if the run ended and its consensus could not be, if the journal cannot be begun or what is to be
+    resumed cannot be, `InvariantError` if a bug breaks the run off.
     """
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
     listener = await find_transport(url).listen(url, credentials)
@@ -160,33 +166,51 @@ async def _serve(
     if run_dir is not None:
         config = attrs.evolve(config, save_path=config.save_path or str(run_dir))
     config = attrs.evolve(config, run_id=credentials.run_id)
-    coordinator = Coordinator(config, now=trio.current_time())
+    bundle = None if config.initial_state == "rank" else read_bundle(Path(config.initial_state))
+    if bundle is not None:
+        config = attrs.evolve(config, initial_state=str(bundle.file))
+    coordinator = Coordinator(config, now=trio.current_time(), resume=None if bundle is None else bundle.resume)
 
     def make(schema: Schema) -> Averager:
         return find_averager(config.averager)(schema, gamma=config.gamma, digest=config.digest)
 
     plane = StarServer(lambda: coordinator.schema, make)
-    recorder = Recorder(coordinator, None if run_dir is None else run_dir / "timeline.jsonl", on_record)
-    driver = CoordinatorDriver(coordinator, plane, recorder.observe)
-    try:
-        async with trio.open_nursery() as nursery:
-            if threading.current_thread() is threading.main_thread():
-                nursery.start_soon(_signals, driver)
-            nursery.start_soon(_statuses, recorder)
-            if ready is not None:
-                suffix = "" if config.bulk_auth == "full" else f"?bulk_auth={config.bulk_auth}"
-                ready(listener.url + suffix)
-            finish = await driver.run(listener)
-            recorder.status()
-            nursery.cancel_scope.cancel()
-        if plane.failure is not None:
-            raise CheckpointError(f"the run is over ({finish.text}), but its model is not saved: {plane.failure}")
-        return finish
-    except BaseExceptionGroup as group:
-        error = first_error(group)
-        raise error from error.__cause__
-    finally:
-        recorder.close()
+    with ExitStack() as files:
+        timeline = None if run_dir is None else run_dir / "timeline.jsonl"
+        same = bundle is not None and run_dir is not None and bundle.file.parent == run_dir.resolve()
+        recorder = Recorder(coordinator, timeline, on_record, append=same)
+        files.callback(recorder.close)
+        journal = None
+        if config.journal is not None:
+            journal = JournalFile(Path(config.journal), coordinator, sync=config.journal_sync)
+            files.callback(journal.close)
+        driver = CoordinatorDriver(
+            coordinator, plane, recorder.observe, journal=None if journal is None else journal.append
+        )
+        try:
+            finish = await _drive(driver, listener, recorder, ready)
+        except BaseExceptionGroup as group:
+            error = first_error(group)
+            raise error from error.__cause__
+    if plane.failure is not None:
+        raise CheckpointError(f"the run is over ({finish.text}), but its model is not saved: {plane.failure}")
+    return finish
+
+
+async def _drive(
+    driver: CoordinatorDriver, listener: Listener, recorder: Recorder, ready: Callable[[str], None] | None
+) -> fx.Finish:
+    async with trio.open_nursery() as nursery:
+        if threading.current_thread() is threading.main_thread():
+            nursery.start_soon(_signals, driver)
+        nursery.start_soon(_statuses, recorder)
+        if ready is not None:
+            auth = driver.coordinator.config.bulk_auth
+            ready(listener.url + ("" if auth == "full" else f"?bulk_auth={auth}"))
+        finish = await driver.run(listener)
+        recorder.status()
+        nursery.cancel_scope.cancel()
+    return finish
 
 
 async def _signals(driver: CoordinatorDriver) -> None:

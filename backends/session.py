@@ -17,6 +17,7 @@ import atexit
 import math
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +30,8 @@ from ..core.dispatch.permutation import decode, partition
 from ..core.errors import CheckpointError, LocalProtocolError
 from ..core.messages import IntentKind, Outcome, Plan
 from ..core.worker import stop_error
-from .checkpoint import save_model, save_optimizer
+from .bundle import check_file
+from .checkpoint import load_flat, save_model, save_optimizer
 from .connection import Connection, Environment, connect
 from .data import Collator, dataset_identity
 from .duties import Callbacks, consensus_in
@@ -324,6 +326,8 @@ class Session:
                 self._chunk.parts.append(order.plan)
         elif isinstance(order, fx.TakeSnapshot):
             self._take_copy(order)
+        elif isinstance(order, fx.SendState):
+            self._connection.link.donate(order, self._flat.snapshot_static())
         elif isinstance(order, fx.Adopt):
             self._adopt(order)
         elif isinstance(order, fx.Park):
@@ -347,6 +351,7 @@ class Session:
         if order.fresh:
             before, self._snapshot = self._snapshot, None
             if order.state:
+                self._load_initial()
                 self._snapshot = self._flat.snapshot_state()
             elif not order.header_only:
                 self._snapshot = self._flat.snapshot()
@@ -356,6 +361,16 @@ class Session:
         # Reported before anything is shipped: what comes back would answer a copy that nobody has heard of (W-10).
         self._connection.driver.feed(ev.SnapshotTaken(order.cycle, order.attempt, elapsed))
         self._connection.link.offer(order, self._snapshot)
+
+    def _load_initial(self) -> None:
+        """M-6, K-12: this rank gives the state of cycle 0, and the run resumes from a file: load it first."""
+        path, named = self._config.get("initial_state", "rank"), self._config.get("initial_sha256")
+        if path != "rank":
+            if named is not None:
+                check_file(Path(path), named)
+            flat, _ = load_flat(path, schema_of(self.model))
+            self._flat.adopt(flat)
+            self._tracer.note("resumed", {"file": path})
 
     def _adopt(self, order: fx.Adopt) -> None:
         self._averaging = False
@@ -369,6 +384,9 @@ class Session:
                 alpha = float(self._config["alpha"] or 1.0)
                 self._flat.adopt(flat, order.how, alpha)
                 self._connection.link.adopted()
+                static = self._connection.link.take_static()
+                if static is not None:
+                    self._flat.adopt_static(static)
         if order.reset_optimizer:
             self.optimizer.state.clear()
             self._tracer.note("optimizer_reset", {"cycle": order.cycle, "outcome": Outcome(order.outcome).name})

@@ -8,6 +8,7 @@ numbers over a whole model (finite, triple, digest) are computed in a thread, so
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 import attrs
 import trio
@@ -24,6 +25,7 @@ from .divergence import digest, divergence
 from .flat import FlatModel, Snapshot
 from .layout import DoubleBuffer, allocate, header_block
 from .star_client import ConsensusReceiver, Staged, contribute_blocks
+from .transfer import Assembly, discarded
 
 __all__ = ["StarLink"]
 
@@ -44,9 +46,11 @@ class _Attempt:
 
 
 class StarLink:
-    """See the module. `finite` is asked about the copy before it is announced (R-4)."""
+    """See the module. `finite` is asked about the copy before it is announced (R-4). A rank that joins a running
+    cohort (`joining`) stages nothing before it has the static part of the state too (M-24)."""
 
-    def __init__(self, driver: RankDriver, channel: Channel, model: FlatModel, *, with_digest: bool) -> None:
+    def __init__(self, driver: RankDriver, channel: Channel, model: FlatModel, *, with_digest: bool,
+                 joining: bool = False) -> None:  # fmt: skip
         self._driver = driver
         self._channel = channel
         self._model = model
@@ -57,6 +61,10 @@ class StarLink:
         self._offered = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
         self._buffer = DoubleBuffer(model.riding.nbytes)
+        self._lacks_static = joining and model.static.nbytes > 0
+        self._static: Assembly | None = None
+        self._gifts: deque[tuple[fx.SendState, Snapshot]] = deque()
+        self._given = trio.Event()
 
     # --- training thread -----------------------------------------------------------------------------------------
 
@@ -75,6 +83,19 @@ class StarLink:
             self._token.run_sync_soon(self._wake)
         except trio.RunFinishedError:
             return  # the link is gone, and an order to stop waits behind the one that led here
+
+    def donate(self, order: fx.SendState, snapshot: Snapshot) -> None:
+        """The static part for a joiner is copied (M-24); it leaves beside the contributions, block by block."""
+        self._gifts.append((order, snapshot))
+        try:
+            self._token.run_sync_soon(self._wake_giver)
+        except trio.RunFinishedError:
+            return  # as in `offer`
+
+    def take_static(self) -> memoryview | None:
+        """What a donor sent, once; None if this rank needs nothing of the kind."""
+        static, self._static = self._static, None
+        return None if static is None or self._lacks_static else static.memory
 
     def take(self, cycle: int) -> tuple[memoryview | None, bool]:
         """What was staged for a cycle: flat bytes or None (keep), and whether they are a whole state (cycle 0)."""
@@ -100,6 +121,7 @@ class StarLink:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ship)
+                nursery.start_soon(self._give)
                 await self._receive()
         except* TransportError:
             pass
@@ -108,6 +130,21 @@ class StarLink:
 
     def _wake(self) -> None:
         self._offered.set()
+
+    def _wake_giver(self) -> None:
+        self._given.set()
+
+    async def _give(self) -> None:
+        """Transfers that this rank is the donor of (M-24)."""
+        settings = self._driver.worker.settings
+        while True:
+            await self._given.wait()
+            self._given = trio.Event()
+            while self._gifts:
+                order, snapshot = self._gifts.popleft()
+                key = m.transfer_key(order.generation, order.transfer_id)
+                for block, body in snapshot.layout.cut(snapshot.memory, key, 0, settings.rank, settings.incarnation):
+                    await self._channel.send_bulk(block, body)
 
     async def _ship(self) -> None:
         """Each attempt once, and only the newest: a second header of one attempt would tear its contribution (R-1)."""
@@ -150,7 +187,9 @@ class StarLink:
                 nonlocal attempt, memory
                 with self._lock:
                     attempt = self._attempt
-                if block.key.kind == m.RoundKind.COUNTS or attempt is None:
+                if block.key.is_transfer:
+                    memory = self._place_static(block)
+                elif block.key.kind == m.RoundKind.COUNTS or attempt is None:
                     if block.bytes > MAX_RESULT:
                         raise RemoteProtocolError(f"a result header of {block.bytes} bytes")
                     memory = memoryview(bytearray(block.bytes))
@@ -159,11 +198,29 @@ class StarLink:
                 return memory
 
             block = await self._channel.receive_bulk(place)
-            if attempt is None:
+            if block.key.is_transfer:
+                self._take_static_in(block)
+            elif attempt is not None:
+                self._take_in(attempt, block, memory)
+            current = self._attempt
+            if current is None or self._lacks_static:
                 continue
-            self._take_in(attempt, block, memory)
-            if attempt is self._attempt and attempt.receiver.complete and attempt.staged is None:
-                await self._stage(attempt)
+            if current.receiver.complete and current.staged is None:
+                await self._stage(current)
+
+    def _place_static(self, block: m.BulkBlock) -> memoryview:
+        """A transfer that begins anew is that of another donor: the first one is gone (M-24)."""
+        if not self._lacks_static:
+            return discarded(block)
+        if self._static is None or self._static.key != block.key:
+            self._static = Assembly.begin(self._model.static, block.key)
+        return self._static.place(block)
+
+    def _take_static_in(self, block: m.BulkBlock) -> None:
+        static = self._static
+        if static is not None and self._lacks_static and static.key == block.key:
+            static.arrived += 1
+            self._lacks_static = not static.complete
 
     def _take_in(self, attempt: _Attempt, block: m.BulkBlock, memory: memoryview) -> None:
         if block.key.kind == m.RoundKind.COUNTS:

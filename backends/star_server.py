@@ -33,7 +33,8 @@ from ..transports.codec import decode_record, encode_record
 from ..transports.driver import CoordinatorDriver
 from .averager import Averager, RoundEvent
 from .checkpoint import save_flat
-from .layout import header_block
+from .layout import FlatLayout, header_block
+from .transfer import Passage, Relay
 
 __all__ = ["StarServer"]
 
@@ -87,6 +88,7 @@ class StarServer:
         self._deferred: list[Any] = []
         self.failure: str | None = None
         """Why the newest bundle could not be written, None if it was."""
+        self._relay = Relay()
 
     # --- orders --------------------------------------------------------------------------------------------------
 
@@ -96,6 +98,10 @@ class StarServer:
             self._record = effect.record  # goes into place last, once the file it names is there (K-8)
         elif isinstance(effect, fx.SaveConsensus):
             self._queue(self._bundle(effect))
+        elif isinstance(effect, (fx.OpenRound, fx.CloseRound)) and effect.key.is_transfer:
+            schema = self._schema()
+            assert schema is not None, "a transfer needs a joiner"
+            self._relay.perform(effect, FlatLayout.static(schema))
         elif self._busy:
             self._deferred.append(effect)  # a reduce in its thread owns the averager
         else:
@@ -130,12 +136,13 @@ class StarServer:
         self._notify()
 
     def _worth_telling(self, event: ev.RoundProgress) -> bool:
-        """R-11: an averager tells every block, the coordinator wants to hear of a rank once a second at most."""
+        """R-11: an averager tells every block, the coordinator wants to hear of a rank once a second at most. The end
+        of a contribution is always told: who has shipped all of it owes nothing any more (M-10)."""
         now, told = trio.current_time(), self._told.get(event.rank)
         if told is not None:
             known = told.bytes if told.key == event.key else 0
-            grown = event.complete or event.bytes - known >= PROGRESS_BYTES
-            if not grown or now < told.at + PROGRESS_S:
+            grown = event.bytes - known >= PROGRESS_BYTES
+            if not event.complete and (not grown or now < told.at + PROGRESS_S):
                 return False
         self._told[event.rank] = _Told(event.key, event.bytes, now)
         return True
@@ -167,7 +174,9 @@ class StarServer:
             nonlocal memory
             if (block.rank, block.incarnation) != (rank, incarnation):
                 raise RemoteProtocolError(f"a block names rank {block.rank}, the lane is of rank {rank}", rank=rank)
-            if block.key.kind == RoundKind.COUNTS or self._averager is None:
+            if block.key.is_transfer:
+                memory = self._relay.place(block)
+            elif block.key.kind == RoundKind.COUNTS or self._averager is None:
                 if block.bytes > MAX_HEADER:
                     raise RemoteProtocolError(f"a header of {block.bytes} bytes, the limit is {MAX_HEADER}", rank=rank)
                 memory = memoryview(bytearray(block.bytes))
@@ -176,6 +185,10 @@ class StarServer:
             return memory
 
         block = await channel.receive_bulk(place)
+        if block.key.is_transfer:
+            self._relay.on_block(block)
+            self._notify()
+            return
         while self._busy:  # a reduce in its thread owns the averager
             await self._changed.wait()
         averager = self._averager
@@ -196,6 +209,8 @@ class StarServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_files, driver)
             while True:
+                for passage in self._relay.take_complete():
+                    nursery.start_soon(self._pass_on, passage)
                 if self._averager is not None and self._averager.collected:
                     await self._reduce(self._averager, driver, nursery)
                 else:
@@ -245,6 +260,24 @@ class StarServer:
                 return
         if wanted():
             averager.on_scattered(rank)
+
+    async def _pass_on(self, passage: Passage) -> None:
+        """The static part of the state to its joiner (M-24). One that has gone meanwhile is told by its control lane;
+        what was begun for it ends between two blocks (N-4)."""
+        rank, incarnation = passage.joiner
+        while self._relay.wanted(passage):
+            known, channel = self._channels.get(rank, (None, None))
+            if channel is None or known != incarnation:
+                await self._changed.wait()
+                continue
+            try:
+                for block, body in passage.blocks():
+                    if not self._relay.wanted(passage):
+                        return
+                    await channel.send_bulk(block, body)
+            except TransportError:
+                pass
+            return
 
     # --- files ---------------------------------------------------------------------------------------------------
 

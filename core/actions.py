@@ -68,8 +68,9 @@ class Bundle:
 
 @state
 class Actions:
-    """State of section 12. `multiple` counts the multiples of `checkpoint_every` that were served, `evaluated` is the
-    highest epoch that was, `kept` the version that lies under the final name."""
+    """State of section 12. `reached` is the highest epoch of a voter that an arm has seen, so the triggers up to it are
+    served, `evaluated` the highest one that an arm found trained; both go on in a run that is resumed (K-12). `kept` is
+    the bundle that lies under the final name."""
 
     co: Coordinator
     duties: list[Duty] = attrs.field(factory=list)
@@ -77,8 +78,7 @@ class Actions:
     wished: dict[str, bool] = attrs.field(factory=lambda: {CHECKPOINT: False, EVALUATE: False})
     again: dict[str, bool] = attrs.field(factory=lambda: {CHECKPOINT: False, EVALUATE: False})
     tried: tuple[int, ...] = ()
-    multiple: int = 0
-    at_epoch_served: bool = False
+    reached: int = 0
     evaluated: int = -1
     kept: Bundle | None = None
     kept_version: int = -1
@@ -123,15 +123,12 @@ class Actions:
 
     def _checkpoint_due(self) -> bool:
         """A pending wish, the cadence, the one-shot (K-2)."""
-        config = self.co.config
-        reached = max(self.co.book.holdings(rank).epoch for rank in self.co.voters)
+        every, at, before = self.co.config.checkpoint_every, self.co.config.checkpoint_at_epoch, self.reached
+        self.reached = max([before, *(self.co.book.holdings(rank).epoch for rank in self.co.voters)])
         due, self.wished[CHECKPOINT] = self.wished[CHECKPOINT], False
-        if config.checkpoint_every is not None and reached // config.checkpoint_every > self.multiple:
-            self.multiple, due = reached // config.checkpoint_every, True
-        at = config.checkpoint_at_epoch
-        if at is not None and reached >= at and not self.at_epoch_served:
-            self.at_epoch_served = due = True
-        return due
+        if every is not None and self.reached // every > before // every:
+            due = True
+        return due or (at is not None and before < at <= self.reached)
 
     def _in_tail(self) -> bool:
         """K-4: so little is left that this may be the last average. The closed epoch is asked for first: closing has
@@ -197,13 +194,12 @@ class Actions:
         due, every = self.wished[EVALUATE] or self.again[EVALUATE], co.config.eval_every
         self.wished[EVALUATE] = self.again[EVALUATE] = False
         epoch = self._label()
-        if every is not None:
-            for candidate in range(self.evaluated + 1, co.book.num_epochs - 1):
-                if not self._trained(candidate):
-                    break
-                self.evaluated = candidate
-                if _divides(every, candidate + 1):
-                    epoch, due = candidate, True
+        for candidate in range(self.evaluated + 1, co.book.num_epochs - 1):
+            if not self._trained(candidate):
+                break
+            self.evaluated = candidate
+            if _divides(every, candidate + 1):
+                epoch, due = candidate, True
         if due and co.roles.exists(EVALUATE) and not self._armed(EVALUATE):
             self._order_evaluation(self._decide(), epoch, co.cycle.version + 1, cycle)
 
@@ -321,8 +317,14 @@ class Actions:
         duty = self._duty(role, decision_id, rank)
         if duty is None:
             raise InvariantError(f"K-16: rank {rank} answers decision {decision_id}, which it was not asked for")
-        self.duties.remove(duty)
+        self._end(duty)
         return duty
+
+    def _end(self, duty: Duty) -> None:
+        """It is not awaited any more. The time it took is none of the stage in which the rank is (M-11)."""
+        self.duties.remove(duty)
+        if duty.since is not None:
+            self.co.peers[duty.rank].climb.excuse(duty.since, self.co.now)
 
     # --- failover --------------------------------------------------------------------------------------------------
 
@@ -336,7 +338,7 @@ class Actions:
         """Who lets the role limit pass, strictly, loses the role; what it says later is refused (K-17)."""
         limit = self._limit()
         for duty in [d for d in self.duties if d.since is not None and self.co.now > d.since + limit]:
-            self.duties.remove(duty)
+            self._end(duty)
             text = f"no answer within {limit:g} s; the role is taken from rank {duty.rank}"
             self.co.emit(Alert("unserved_role", RESULT_EVENTS[duty.role], text))
             self.co.roles.take_away(duty.role)

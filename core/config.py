@@ -26,16 +26,11 @@ WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop
 """What a rank's script may state (V-6): it fills what the coordinator left open, and must agree with the rest."""
 
 LATER = {
-    "laggards": "exclusion of stuck ranks",
     "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
     "wire_dtype": "the bf16 wire",
-    "journal": "recovery of the coordinator", "journal_sync": "recovery of the coordinator",
-    "elastic": "joining a running cohort", "join_patience": "joining a running cohort",
-    "link_grace_s": "reattachment", "reconnect_window_s": "reattachment", "rejoin_window_s": "reattachment",
+    "link_grace_s": "reattachment", "reconnect_window_s": "reattachment",
     "stall_dump_s": "periodic state dumps", "session_wait_s": "collective averaging",
-    "suspect_k": "the escalation ladder", "suspect_floor_s": "the escalation ladder",
-    "suspect_initial_s": "the escalation ladder", "suspect_history": "the escalation ladder",
-    "max_nudges": "the escalation ladder", "tls": "TLS", "reports_per_epoch": "sub-epoch records",
+    "tls": "TLS", "reports_per_epoch": "sub-epoch records",
 }  # fmt: skip
 """Knobs of protocol section 15 whose feature is not in this version, by feature."""
 
@@ -55,6 +50,8 @@ class Config:
     min_ranks: int = 1
     target_ranks: int | None = None
     max_ranks: int | None = None
+    elastic: bool = True
+    join_patience: int = 3
     start: str = "auto"
     join_timeout_s: float = 300.0
     max_join_timeout_s: float = 600.0
@@ -89,6 +86,13 @@ class Config:
     reduce_ceiling_s: float | None = None
     window_ceiling_s: float | None = None
     first_step_s: float = 1800.0
+    suspect_k: float = 6.0
+    suspect_floor_s: float = 5.0
+    suspect_initial_s: float = 60.0
+    suspect_history: int = 20
+    max_nudges: int = 3
+    laggards: str = "wait"
+    rejoin_window_s: float = 60.0
     exit_grace_s: float = 30.0
     leave_grace_s: float = 30.0
     save_limit_s: float = 30.0
@@ -101,6 +105,8 @@ class Config:
     role_policy: str | int = "fastest"
     role_limit_s: float = 300.0
     on_lost: str = "save"
+    journal: str | None = None
+    journal_sync: str = "process"
     lr_scale_ratio: float = 0.0
     bulk_auth: str = "full"
     max_model_bytes: int = 1 << 40
@@ -138,10 +144,11 @@ class Config:
         if self.progressive is not None:
             _need(self.progressive or self.policy != "async", "progressive", False, "async streams chunks (V-2)")
             _need(not self.progressive or self.policy != "sync", "progressive", True, "sync gives whole shares (V-2)")
-        _need(self.initial_state == "rank", "initial_state", self.initial_state, "this version starts every run from "
-              "the lowest rank's model: 'rank'; 'check' and a file to resume from come later (M-6)")  # fmt: skip
+        _need(self.initial_state not in ("", "check"), "initial_state", self.initial_state, "'rank' for the lowest "
+              "rank's model, or the consensus file of a run to resume; 'check' comes later (M-6)")  # fmt: skip
         _need(self.start in ("auto", "manual", "hybrid"), "start", self.start, "auto, manual or hybrid (M-4)")
         _need(self.on_lost in ("save", "stop"), "on_lost", self.on_lost, "save or stop (W-21)")
+        _need(self.journal_sync in ("process", "disk"), "journal_sync", self.journal_sync, "process or disk (M-40)")
         _need(self.bulk_auth in ("full", "header"), "bulk_auth", self.bulk_auth, "full or header (N-26)")
         _need(len(self.run_id) == 16, "run_id", self.run_id, "16 bytes (section 15)")
 
@@ -152,6 +159,8 @@ class Config:
         if self.max_ranks is not None:
             floor = self.target_ranks or self.min_ranks
             _need(self.max_ranks >= floor, "max_ranks", self.max_ranks, "at least target_ranks and min_ranks (V-3)")
+        _need(isinstance(self.elastic, bool), "elastic", self.elastic, "true or false (M-22)")
+        _need(self.join_patience >= 1, "join_patience", self.join_patience, "at least 1 cycle (M-26)")
         if self.max_failure is not None:
             whole = isinstance(self.max_failure, int) and self.max_failure >= 1
             part = isinstance(self.max_failure, float) and 0.0 < self.max_failure <= 1.0
@@ -216,6 +225,13 @@ class Config:
                      "max_join_timeout_s"):  # fmt: skip
             seconds = getattr(self, knob)
             _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")
+        _need(self.rejoin_window_s >= 0, "rejoin_window_s", self.rejoin_window_s, "at least 0 seconds (M-21)")
+        for knob in ("suspect_k", "suspect_floor_s", "suspect_initial_s"):
+            number = getattr(self, knob)
+            _need(math.isfinite(number) and number > 0, knob, number, "a finite number above 0 (M-11)")
+        _need(self.suspect_history >= 3, "suspect_history", self.suspect_history, "at least 3 durations (M-11)")
+        _need(self.max_nudges >= 0, "max_nudges", self.max_nudges, "at least 0 (M-13)")
+        _need(self.laggards in ("wait", "exclude"), "laggards", self.laggards, "wait or exclude (M-14)")
         _need(self.join_timeout_s <= self.max_join_timeout_s, "join_timeout_s", self.join_timeout_s,
               f"at most max_join_timeout_s = {self.max_join_timeout_s} (M-4)")  # fmt: skip
         _need(self.heartbeat_timeout_s >= 3 * self.heartbeat_s, "heartbeat_timeout_s", self.heartbeat_timeout_s,

@@ -16,9 +16,10 @@ The common event is a `Batch`. It updates counters and ends there unless one of 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
-from . import gates, membership
+from . import gates, ladder, membership
 from . import messages as m
 from .actions import Actions
 from .cadence import Balancer
@@ -48,13 +49,15 @@ from .events import (
     Tick,
 )
 from .guard import GrowthGuard, Guard, LevelGuard, NoGuard, default_threshold
+from .joining import Joins
+from .ledger import Resume, take_over
 from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .roles import CHECKPOINT, EVALUATE, Roles
 from .run import Run
 from .schema import Schema
-from .snapshots import freeze
+from .snapshots import of_coordinator, restore_coordinator
 from .tables import engine_for
 
 __all__ = ["Coordinator"]
@@ -78,23 +81,24 @@ FILE_EVENTS = (ConsensusSaved, MetaWritten)
 
 class Coordinator:
     """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables,
-    `guard` takes the place of the one that the config names."""
+    `guard` takes the place of the one that the config names, `resume` is the record of the run to go on with (K-12);
+    `CheckpointError` if the two do not go together."""
 
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
-        "deaths", "desk", "fenced", "generation", "guard", "handling", "late_after", "liveness", "lost", "lost_sends",
-        "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers", "refused",
-        "returned",
-        "roles", "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping",
-        "urgent", "violations", "voters",
+        "deaths", "desk", "fenced", "generation", "guard", "handling", "joins", "late_after", "liveness", "lost",
+        "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers",
+        "records", "refused", "resume", "returned", "roles", "run", "run_engine", "save_issued", "schema",
+        "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations", "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
-                 guard: Guard | None = None) -> None:  # fmt: skip
+                 guard: Guard | None = None, resume: Resume | None = None) -> None:  # fmt: skip
         self.config = config
         self.generation = 1
         self.now = now
         self.outbox: list[Any] = []
+        self.records: list[tuple[float, CoordinatorEvent]] = []
         self.peers: dict[int, Peer] = {}
         self.seats: list[int] = []
         self.alive: list[int] = []
@@ -104,6 +108,7 @@ class Coordinator:
         self.desk = Desk(self)
         self.roles = Roles(self)
         self.actions = Actions(self)
+        self.joins = Joins(self)
         self.book = Book(0, 1, 1, 0, True)
         self.balancer = Balancer(ranks=[])
         self.guard: Guard = guard if guard is not None else _guard(config)
@@ -132,9 +137,11 @@ class Coordinator:
         self.next_beacon = now + config.beacon_s
         self.liveness: list[tuple[float, int, int]] = []
         self.handling = False
+        self.resume = resume
         self.peer_engine: Engine = engine_for("peer", engine)
         self.cycle_engine: Engine = engine_for("cycle", engine)
         self.run_engine: Engine = engine_for("run", engine)
+        take_over(self)
 
     # --- the calls of every machine ------------------------------------------------------------------------------
 
@@ -149,6 +156,7 @@ class Coordinator:
         if not received and not isinstance(event, CoordinatorEvent):
             raise LocalProtocolError(f"{type(event).__name__} is not an event of the coordinator")
         self.handling, self.now = True, now
+        self.records.append((now, event))
         try:
             if now > self.late_after:
                 self._was_away()
@@ -156,16 +164,18 @@ class Coordinator:
                 self._receive(event.message)  # type: ignore[union-attr]
             else:
                 self._other(event)
-            if self.urgent and self.run.phase != RunPhase.STOPPED:
+            # Whatever the event was, the pass is due when a deadline has passed (C-4): not only a Tick sees the time.
+            if (self.urgent or now >= self.deadline) and self.run.phase != RunPhase.STOPPED:
                 self._pass()
         finally:
             self.handling = False
 
     def take_ready(self) -> Ready:
-        """The effects since the last call, to be performed in order."""
-        effects = tuple(self.outbox)
+        """The events since the last call, for the journal (M-40), and their effects, to be performed in order."""
+        ready = Ready(tuple(self.records), tuple(self.outbox))
+        self.records.clear()
         self.outbox.clear()
-        return Ready((), effects)
+        return ready
 
     def poll_timeout(self) -> float | None:
         """The monotonic second at which a `Tick` is due; None after the end."""
@@ -178,18 +188,22 @@ class Coordinator:
         return explain(self, rank)
 
     def snapshot(self) -> tuple[Any, ...]:
-        """Everything decided so far as nested tuples of plain values: equal iff the states are."""
-        skip = ("co", "config")
-        parts = (
-            self.generation, self.peers, self.seats, self.alive, self.voters, self.run, self.cycle, self.desk,
-            self.book, self.balancer, self.short, self.movers, self.stopping, self.save_issued, self.deaths,
-            self.lost_sends, self.fenced, self.refused, self.violations, self.roles, self.actions,
-        )  # fmt: skip
-        return tuple(freeze(part, skip) for part in parts)
+        """The whole state as one plain, versioned, hashable value: equal iff the states are; see `snapshots.py`."""
+        return of_coordinator(self)
+
+    @classmethod
+    def restore(cls, config: Config, snapshot: Iterable[Any], *, engine: str = "compiled",
+                guard: Guard | None = None) -> Self:  # fmt: skip
+        """The machine that a snapshot was made of: the same events have the same effects from here on (I25, N-13).
+        `config` and `guard` are those it was made with. Raises `CheckpointError`, naming both values, for the snapshot
+        of another run, another format or a damaged one."""
+        made = cls(config, engine=engine, guard=guard)
+        restore_coordinator(made, snapshot)
+        return made
 
     @property
     def alive_count(self) -> int:
-        """Joining ranks and voters (M-1)."""
+        """Joining ranks, voters and lagging ones (M-1)."""
         return len(self.alive)
 
     @property
@@ -225,7 +239,7 @@ class Coordinator:
         if name in CYCLE_REPORTS and row.kind is Kind.ACCEPT:
             row = self.cycle_engine.fire(self.cycle, name, message)
         if row.kind is Kind.ACCEPT:
-            if name not in QUIET or self.now >= self.deadline:  # C-4
+            if name not in QUIET:
                 self.urgent = True
         elif row.kind is Kind.FENCED:
             self.fence(message.rank, name)
@@ -302,6 +316,7 @@ class Coordinator:
         """M-9: judge nobody by the silence that was our own."""
         for rank in self.alive:
             self.peers[rank].last_seen = self.peers[rank].last_progress = self.now
+        ladder.refresh(self)
         self.cycle.pending_since = self.cycle.last_evidence_at = self.cycle.idle_since = self.now
         self.actions.refresh()
         self.urgent = True
@@ -325,6 +340,7 @@ class Coordinator:
             membership.check_recoverable(self)
             if self.run.phase == RunPhase.FORMING:
                 self.run.form()
+            self.joins.ask_donors()
             if self.returned:
                 self.returned = False
                 self.desk.redistribute()
@@ -356,7 +372,7 @@ class Coordinator:
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
-        due = [self.next_beacon, *self.run.deadlines(), *self.actions.deadlines()]
+        due = [self.next_beacon, ladder.next_due(self), *self.run.deadlines(), *self.actions.deadlines()]
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))
@@ -409,6 +425,11 @@ class Coordinator:
         self.peer_engine.fire(peer, "Promoted", None)
         self.voters = sorted([*self.voters, peer.rank])
         self.roles.promoted(peer.rank)
+        self.joins.promoted(peer)
+
+    def withdraw(self, peer: Peer) -> None:
+        """A rank is excluded (M-14)."""
+        membership.withdraw(self, peer)
 
     def departed(self, peer: Peer, reason: str) -> None:
         """An incarnation has left politely (M-8)."""
@@ -419,7 +440,9 @@ class Coordinator:
         membership.buried(self, peer, cause)
 
     def shipped_by(self, rank: int) -> int:
-        """Steps of a member's contribution; 0 if it never said (C-7)."""
+        """Steps of a member's contribution; 0 if it never said (C-7). Of one that has left, what waits in limbo."""
+        if rank in self.cycle.gone:
+            return self.book.limbo_batches(rank)
         return self.peers[rank].shipped or 0
 
     def dump(self) -> dict[str, Any]:

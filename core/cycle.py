@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from . import joining
 from . import messages as m
 from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
-from .phases import CyclePhase, PeerPhase, RunPhase
+from .ladder import Stage
+from .phases import CyclePhase, RunPhase
 from .values import state
 
 if TYPE_CHECKING:
@@ -34,7 +36,9 @@ NORM_TOLERANCE = 1e-6
 @state
 class Cycle:
     """State of the cycle (4.1): `number` counts arms, `finished` is the last cycle that finished (-1: none),
-    `participants` are members and observers, ascending, `post_norms` the lowest and highest norm of this attempt."""
+    `participants` are members and observers, ascending, `awaited` the observers that the gate waits for (M-26), `gone`
+    who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest and highest
+    norm of this attempt, `waiting_since` when the first voter of this window had done its part (M-16)."""
 
     co: Coordinator
     phase: CyclePhase = CyclePhase.IDLE
@@ -46,8 +50,11 @@ class Cycle:
     last_evidence_at: float = 0.0
     last_ack_at: float = 0.0
     idle_since: float = 0.0
+    waiting_since: float | None = None
     members: tuple[int, ...] = ()
     observers: tuple[int, ...] = ()
+    awaited: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
     participants: tuple[int, ...] = ()
     owing: int = 0
     post_norms: tuple[float, float] | None = None
@@ -78,8 +85,13 @@ class Cycle:
         return m.RoundKey(generation=self.co.generation, cycle=self.number, kind=kind)
 
     def owes(self, rank: int) -> bool:
-        """Whether the finalize gate waits for this rank (C-12)."""
-        return self.pending and (rank in self.members or self.forming) and not self.co.peers[rank].acked
+        """Whether the finalize gate waits for this rank (C-12, M-26)."""
+        gated = rank in self.members or rank in self.awaited or self.forming
+        return self.pending and gated and rank not in self.gone and not self.co.peers[rank].acked
+
+    def takes_part(self, rank: int) -> bool:
+        """Whether this life of the rank was asked in this cycle and has not left it (C-6, M-14)."""
+        return rank in self.participants and rank not in self.gone
 
     # --- guards --------------------------------------------------------------------------------------------------
 
@@ -109,7 +121,16 @@ class Cycle:
 
     def owes_ack(self, event: m.SyncAck) -> bool:
         """A participant that has not acknowledged this attempt (C-6)."""
-        return event.rank in self.participants and not self.co.peers[event.rank].acked
+        return self.takes_part(event.rank) and not self.co.peers[event.rank].acked
+
+    def lacks_state(self, event: m.SyncAck) -> bool:
+        """An observer that has the consensus without the static part does not hold all of it yet (M-25)."""
+        return event.rank in self.observers and not event.state_complete
+
+    def only_joiners_owe(self, event: object) -> bool:
+        """Every member has acknowledged; only joiners that were given their time hold the cycle (M-26)."""
+        owing = [rank for rank in self.participants if self.owes(rank)]
+        return bool(owing) and not self.forming and all(rank in self.awaited for rank in owing)
 
     def founded(self, event: m.SyncAck) -> bool:
         """The rank has said what it ships, and the averager that it has the consensus: a scatter comes after both
@@ -129,7 +150,7 @@ class Cycle:
 
     def asked(self, event: m.SnapshotReady) -> bool:
         """Only who was asked can have a copy of this cycle (C-7)."""
-        return event.rank in self.participants
+        return self.takes_part(event.rank)
 
     def books_differ(self, event: m.SnapshotReady) -> None:
         """C-7: the books of this incarnation are broken."""
@@ -163,13 +184,16 @@ class Cycle:
         self.attempt, self.split_repeated = 0, False
         self.armed_at = self.last_evidence_at = self.last_ack_at = co.now
         self.members = tuple(co.voters)
-        self.observers = tuple(r for r in co.alive if co.peers[r].phase == PeerPhase.JOINING and co.peers[r].attached)
+        self.observers = tuple(rank for rank in co.alive if joining.may_observe(co.peers[rank]))
+        patience = co.config.join_patience
+        self.awaited = tuple(rank for rank in self.observers if co.peers[rank].missed >= patience)
+        self.gone = ()
         self.participants = tuple(sorted((*self.members, *self.observers)))
         for rank in self.participants:
             co.peers[rank].open_slots()
         self._open()
         for rank in self.participants:
-            self._request(rank)
+            self.ask(rank)
         if not co.config.is_progressive and not self.forming:
             for rank in self.members:
                 peer = co.peers[rank]
@@ -182,7 +206,7 @@ class Cycle:
     def _open(self) -> None:
         co = self.co
         self.reduced = self.post_norms = None
-        gated = self.participants if self.forming else self.members
+        gated = self.participants if self.forming else (*self.members, *self.awaited)
         self.owing = sum(1 for rank in gated if not co.peers[rank].acked)
         if self.forming:
             source = self.source
@@ -203,7 +227,8 @@ class Cycle:
         held = self.co.book.holdings(rank)
         return held.trained_batches + held.in_flight_batches
 
-    def _request(self, rank: int) -> None:
+    def ask(self, rank: int) -> None:
+        """The request of this cycle and attempt, for the first time or as a nudge (M-13)."""
         gives = rank == self.source if self.forming else rank in self.members
         self.co.send(self.co.peers[rank], m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
 
@@ -221,6 +246,7 @@ class Cycle:
         peer.digest = event.digest
         peer.sync_lag_ms = (self.co.now - self.armed_at) * 1000
         self._evidence(peer, "SyncAck")
+        peer.climb.complete(Stage.ACK, None, self.co.now)
         self.last_ack_at = self.co.now
         if event.post_norm is not None:
             self._compare_norms(event.post_norm)
@@ -237,20 +263,31 @@ class Cycle:
         peer.shipped = event.shipped_steps
         peer.upload_ms = (self.co.now - self.armed_at) * 1000
         self._evidence(peer, "SnapshotReady")
-        if event.rank in self.members or self.forming:
+        uploads = event.rank in self.members or self.forming
+        then = Stage.UPLOAD if uploads else Stage.ACK if self.reduced is not None else None
+        peer.climb.complete(Stage.SNAPSHOT, then, self.co.now)
+        if uploads:
             self.co.emit(AdmitContribution(self.key, self.attempt, event.rank, event.shipped_steps))
 
     def record_progress(self, event: RoundProgress) -> None:
         """Moving bytes push the ceiling out (M-15) and are progress of their rank (M-2)."""
         peer = self.co.peers.get(event.rank)
-        if peer is not None and peer.alive and event.bytes > peer.bytes_in:
+        if peer is None or not self.takes_part(event.rank):
+            return
+        if event.bytes > peer.bytes_in:
             peer.bytes_in = event.bytes
             self._evidence(peer, "RoundProgress")
+            peer.climb.evidence_at = self.co.now
+        if event.complete:
+            peer.climb.complete(Stage.UPLOAD, None, self.co.now)
 
     def record_reduced(self, event: RoundReduced) -> None:
         """R-2: from here on the accepted set is known."""
         self.reduced = event
         self.last_evidence_at = self.co.now
+        for rank in self.participants:
+            if self.takes_part(rank) and self.co.peers[rank].shipped is not None:
+                self.co.peers[rank].climb.enter(Stage.ACK, self.co.now)
         for rank, why in event.refused:
             self.co.count_refused(rank, why.name.lower())
 
@@ -270,14 +307,16 @@ class Cycle:
         co.emit(Alert("refused", f"cycle {self.number}", f"attempt {self.attempt} of the data round: {cause}"))
         co.book.resolve_limbo({})
         co.returned = True
-        self.members = tuple(r for r in self.members if r in co.alive)
-        self.observers = tuple(r for r in self.observers if r in co.alive)
-        self.participants = tuple(r for r in self.participants if r in co.alive)
+        self.members = tuple(r for r in self.members if r not in self.gone)
+        self.observers = tuple(r for r in self.observers if r not in self.gone)
+        self.awaited = tuple(r for r in self.awaited if r not in self.gone)
+        self.participants = tuple(r for r in self.participants if r not in self.gone)
         for rank in self.participants:
             co.peers[rank].clear_evidence()
+            co.peers[rank].climb.enter(Stage.SNAPSHOT, co.now)
         self._open()
         for rank in self.participants:
-            self._request(rank)
+            self.ask(rank)
 
     def expel(self, event: m.RoundFailed) -> None:
         """R-18: a rank that cannot average must go, not park."""
@@ -301,7 +340,7 @@ class Cycle:
         """Digests of who acknowledged, the averager's own as rank AVERAGER."""
         if not self.co.config.digest:
             return {}
-        peers = [self.co.peers[rank] for rank in self.participants]
+        peers = [self.co.peers[rank] for rank in self.participants if self.takes_part(rank)]
         known = {peer.rank: peer.digest for peer in peers if peer.digest is not None and peer.alive}
         if self.reduced is not None and self.reduced.digest is not None and known:
             known[AVERAGER] = self.reduced.digest
@@ -310,10 +349,18 @@ class Cycle:
     def member_gone(self, rank: int, was_owing: bool) -> None:
         """C-21: a member that left is waited for no longer. While forming, the next rank takes the place of a source
         that is gone (M-6): what it had shipped may be torn."""
+        source = self.source
+        self.gone = (*self.gone, rank)
         if was_owing:
             self.owing -= 1
-        if self.forming and rank == self.source and self.co.alive:
+        if self.forming and rank == source and self.co.alive:
             self._retry(f"rank {rank}, which gave the initial state, is gone")
+
+    def end_joiners(self, event: object) -> None:
+        """M-26: who had its cycles and a ceiling on top goes; the run does not end for it."""
+        for rank in self.awaited:
+            if self.owes(rank):
+                self.co.lose(rank, "join_timeout: it did not take over the consensus in time")
 
     def abort(self, event: object) -> None:
         """The round will not be finished."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError
+from .ledger import refused_hello
 from .messages import Hello, Reject, RejectCode
 from .phases import RunPhase
 from .schema import dataset_length
@@ -34,12 +35,16 @@ def refusal(co: Coordinator, hello: Hello) -> Reject | None:
 
 
 def _stage(co: Coordinator) -> Reject | None:
-    if co.run.phase == RunPhase.TRAINING and not co.stopping and not co.save_issued:
-        return _no(RejectCode.FROZEN, "the run has begun and this version admits nobody later; start a new run")
-    if co.run.phase != RunPhase.FORMING or co.stopping:
+    """M-22: while forming, and from Training on if the run is elastic, until it ends."""
+    if co.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING) or co.stopping or co.save_issued:
         return _no(RejectCode.CLOSING, "the run is ending; wait for the next one", retry=True)
-    if co.run.window_closed:
-        return _no(RejectCode.FROZEN, "the cohort is complete; start this rank before the window closes")
+    if co.run.phase == RunPhase.FORMING and not co.run.window_closed:
+        return None
+    if not co.config.elastic:
+        return _no(RejectCode.FROZEN, "the cohort is complete and elastic = False admits nobody later; start this "
+                   "rank before the window closes")  # fmt: skip
+    if co.run.phase == RunPhase.FORMING:
+        return _no(RejectCode.BUSY, "the cohort is forming; a rank may join as soon as it trains", retry=True)
     return None
 
 
@@ -59,7 +64,8 @@ def _identity(co: Coordinator, hello: Hello) -> Reject | None:
         return _no(RejectCode.SIZE, f"the model has {size} bytes, max_model_bytes is {co.config.max_model_bytes}")
     if co.schema is not None and hello.schema_hash != co.schema_hash:
         return _no(RejectCode.SCHEMA, f"another model: {co.schema.first_difference(hello.schema)}")
-    return None
+    refused = refused_hello(co, hello)
+    return None if refused is None else _no(*refused)
 
 
 def _data(co: Coordinator, hello: Hello) -> Reject | None:
@@ -87,7 +93,7 @@ def _data(co: Coordinator, hello: Hello) -> Reject | None:
 def _seat(co: Coordinator, hello: Hello) -> Reject | None:
     limit = co.config.max_ranks or co.config.target_ranks or DEFAULT_MAX_RANKS
     if co.alive_count >= limit:
-        return _no(RejectCode.FULL, f"all {limit} seats are taken", retry=True)
+        return _no(RejectCode.FULL, f"all {limit} seats are taken; max_ranks sets their number", retry=True)
     wanted = hello.wanted_rank
     if wanted is not None and wanted >= limit:
         return _no(RejectCode.SEAT, f"there is no rank {wanted} in a run of {limit} ranks")

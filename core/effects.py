@@ -184,6 +184,16 @@ class TakeSnapshot:
 
 
 @value
+class SendState:
+    """Copy the frozen and local entries now and send them to a joiner (M-24): a transfer, nothing of a cycle."""
+
+    transfer_id: int
+    generation: int
+    joiner_rank: int
+    joiner_incarnation: int
+
+
+@value
 class Adopt:
     """Take over the staged consensus (R-17): `how` is overwrite, blend, or keep (unrealized)."""
 

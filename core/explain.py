@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import messages as m
 from .actions import Duty
+from .ladder import FIRST_NUDGE, learned
 from .phases import CyclePhase, PeerPhase, RunPhase
 from .roles import EVALUATE
 from .values import value
@@ -50,8 +51,12 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
         return [_reason(code, None, what, "M-53", co.now, co.run.exit_deadline, tuple(co.alive))]
     if co.run.phase == RunPhase.STOPPED:
         return [_reason("E26", None, f"the run is over: {co.run.text}", "C-25", co.now, None, ())]
-    ranks = co.voters if rank is None else [r for r in co.voters if r == rank]
-    return [reason for r in ranks for reason in _of_rank(co, co.peers[r])]
+    ranks = co.alive if rank is None else [r for r in co.alive if r == rank]
+    reasons = [reason for r in ranks for reason in _of_rank(co, co.peers[r])]
+    if co.run.below_min_since is not None:
+        what = f"too few ranks: {co.alive_count} of {co.config.min_ranks}; others may join"
+        reasons.append(_reason("E23", None, what, "M-21", co.run.below_min_since, co.run.rejoin_deadline, ()))
+    return reasons
 
 
 def _forming(co: Coordinator) -> Reason:
@@ -80,6 +85,8 @@ def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
     if not peer.attached:
         until = peer.last_seen + co.config.staleness_s
         return [_reason("E22", rank, "has lost its link", "N-10", peer.last_seen, until, ())]
+    if peer.phase != PeerPhase.VOTER:
+        return [_outside(co, peer)]
     if cycle.phase == CyclePhase.PENDING:
         waits = _in_cycle(co, peer)
         if waits is not None:
@@ -102,12 +109,44 @@ def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
     return [_reason("E04", rank, "waits for the epoch to close", "D-4", since, None, _short(co))]
 
 
+def _outside(co: Coordinator, peer: Peer) -> Reason:
+    """A rank without a vote: what it has to do or to get before it is promoted."""
+    rank, since = peer.rank, peer.last_progress
+    if peer.phase == PeerPhase.LAGGING and not peer.back:
+        return _reason("E16", rank, "was excluded; it comes back by itself", "M-14", since, None, (rank,))
+    transfer = co.joins.open.get(rank)
+    if transfer is not None:
+        donor = (transfer.donor[0],)
+        return _reason("E17", rank, "joins: its frozen and local state is on the way", "M-24", since, None, donor)
+    what = f"joins: becomes a voter at the end of a cycle; {peer.missed} missed so far"
+    return _reason("E18", rank, what, "M-23", since, None, tuple(co.voters))
+
+
+def _escalated(co: Coordinator, peer: Peer) -> Reason | None:
+    """What the ladder has said about a rank in this cycle, with the numbers it went by (M-12, M-13)."""
+    climb = peer.climb
+    if climb.stage is None or climb.stage not in climb.suspected:
+        return None
+    known, since, name = learned(co, peer, climb.stage), climb.evidence_at, climb.stage.name.lower()
+    what = f"is late with its {name}: {known.seconds:.3g} s allowed"
+    if known.median is not None and known.deviation is not None:
+        what += f" (median {known.median:.3g}, deviation {known.deviation:.3g} of {known.count})"
+    if climb.nudges:
+        until = since + (FIRST_NUDGE + climb.nudges) * known.seconds
+        return _reason("E15", peer.rank, f"{what}; asked again {climb.nudges} times", "M-13", since, until,
+                       (peer.rank,))  # fmt: skip
+    return _reason("E14", peer.rank, what, "M-12", since, since + FIRST_NUDGE * known.seconds, (peer.rank,))
+
+
 def _in_cycle(co: Coordinator, peer: Peer) -> Reason | None:
     """What a rank waits for, or owes, in a pending cycle; None if it may go on."""
     cycle, rank = co.cycle, peer.rank
     ceiling = max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
-    living = [r for r in cycle.participants if co.peers[r].alive]
+    living = [r for r in cycle.participants if cycle.takes_part(r)]
     if rank in living and not peer.acked:
+        escalated = _escalated(co, peer)
+        if escalated is not None:
+            return escalated
         if peer.shipped is None:
             return _reason("E09", rank, "owes its snapshot", "M-10", cycle.armed_at, ceiling, (rank,))
         if cycle.reduced is None:

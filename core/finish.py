@@ -200,12 +200,16 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
 
 
 def _promote(cycle: Cycle) -> None:
-    """C-15.6: an observer that holds this consensus whole becomes a voter (M-25)."""
+    """C-15.6: an observer that holds this consensus whole becomes a voter (M-25); the others have missed one (M-26)."""
     co = cycle.co
     for rank in cycle.observers:
         peer = co.peers[rank]
-        if peer.phase == PeerPhase.JOINING and peer.acked:
+        if not cycle.takes_part(rank):
+            continue
+        if peer.acked:
             co.promote(peer)
+        else:
+            peer.missed += 1
 
 
 def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal], realized: bool) -> None:
@@ -232,6 +236,7 @@ def _tail(cycle: Cycle) -> None:
     for rank in co.voters:
         peer = co.peers[rank]
         peer.window.reset()
+        peer.climb.suspected = ()
         peer.throttled = None
     co.returned = False
     co.desk.redistribute()

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from . import ladder
 from .cadence import Balancer
 from .cadence_inputs import window_cap
 from .dispatch.book import Book
 from .errors import InvariantError
+from .ledger import reopen
 from .messages import ThrottleReason
 from .phases import CyclePhase, RunPhase
 from .schema import dataset_length
@@ -25,7 +27,7 @@ __all__ = ["ceiling", "count_gate", "judge"]
 
 
 def judge(co: Coordinator) -> None:
-    """Lead limit, finish, ceilings, arm, in this order."""
+    """Lead limit, finish, ladder, ceilings, arm, in this order."""
     if co.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING):
         return
     count_gate(co)
@@ -36,6 +38,7 @@ def judge(co: Coordinator) -> None:
         if co.starting:
             _start(co)
         count_gate(co)
+    ladder.judge(co)
     due = ceiling(co)
     if due is not None and co.now > due:
         co.cycle_engine.fire(co.cycle, "Ceiling", None)
@@ -60,6 +63,10 @@ def count_gate(co: Coordinator) -> None:
         if not quiesced and peer.steps < low:
             low = peer.steps
     co.short, co.movers, co.low = short, movers, low
+    if not 0 < short < len(co.voters):
+        co.cycle.waiting_since = None
+    elif co.cycle.waiting_since is None:
+        co.cycle.waiting_since = co.now
     limit = co.config.max_batch_diff
     co.park_above = math.inf if limit is None else low + limit
 
@@ -73,8 +80,8 @@ def ceiling(co: Coordinator) -> float | None:
         return max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
     if cycle.phase != CyclePhase.IDLE:
         return None
-    owing = [co.peers[rank] for rank in co.voters if not co.peers[rank].satisfied]
-    if not owing or len(owing) == len(co.voters):
+    owing = ladder.waiting_steps(co)
+    if not owing:
         return None
     limit = co.config.window_ceiling
     if any(peer.total_steps == 0 for peer in owing):
@@ -83,7 +90,7 @@ def ceiling(co: Coordinator) -> float | None:
 
 
 def _start(co: Coordinator) -> None:
-    """Training begins (C-25): the book, the balancer, the first epoch."""
+    """Training begins (C-25): the book, the balancer, the first epoch that is not closed (D-23)."""
     co.starting = False
     config = co.config
     if config.batch_size is None or config.num_epochs is None or co.dataset is None:
@@ -98,10 +105,11 @@ def _start(co: Coordinator) -> None:
         cap=window_cap(picks, config.epoch_splits, config.batch_size), relax_allowed=config.relax_up,
         speed_ratios=None if given is None else dict(enumerate(given)),
     )  # fmt: skip
+    reopen(co)
     if config.policy == "async":
         for rank in co.voters:
             co.balancer.overshoot(rank, None, config.max_overshoot)
     co.roles.assign()
     co.actions.begin()
-    if config.num_epochs > 0:
-        co.desk.dispatch_epoch(0)
+    if co.book.first_live < config.num_epochs:
+        co.desk.dispatch_epoch(co.book.first_live)

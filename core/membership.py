@@ -16,6 +16,7 @@ from . import messages as m
 from .door import refusal
 from .effects import Admit, Alert, CloseLink, Emit, Refuse, RemoveFromRound
 from .events import HelloReceived, LinkLost, ProcessExited, SendFailed
+from .ledger import initial_file
 from .peer import Lost, Peer
 from .phases import PeerPhase, RunPhase
 from .schema import dataset_length
@@ -34,6 +35,7 @@ __all__ = [
     "link_ended",
     "send_failed",
     "undo_send",
+    "withdraw",
 ]  # fmt: skip
 
 
@@ -70,9 +72,11 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     co.alive = sorted([*co.alive, rank])
     heapq.heappush(co.liveness, (co.now + co.config.staleness_s, rank, peer.incarnation))
     world = co.config.target_ranks or max(len(co.seats), co.config.min_ranks)
+    forming = co.run.phase == RunPhase.FORMING
     welcome = m.Welcome(
-        rank=rank, incarnation=peer.incarnation, generation=co.generation, status=m.WelcomeStatus.FORMING,
-        control_seq=0, report_seq=0, config=co.config.welcome(dataset_length(hello.dataset_signature), world),
+        rank=rank, incarnation=peer.incarnation, generation=co.generation,
+        status=m.WelcomeStatus.FORMING if forming else m.WelcomeStatus.JOINING, control_seq=0, report_seq=0,
+        config={**co.config.welcome(dataset_length(hello.dataset_signature), world), **initial_file(co)},
     )  # fmt: skip
     co.emit(Admit(event.link, rank, peer.incarnation, welcome))
     co.emit(Emit("Joined", {"rank": rank, "incarnation": peer.incarnation, "host": hello.host}))
@@ -135,7 +139,8 @@ def bury(co: Coordinator) -> None:
 
 def departed(co: Coordinator, peer: Peer, reason: str) -> None:
     """M-8: no alert and no death; its steps since the last merge are trained again by others."""
-    co.emit(Emit("Left", {"rank": peer.rank, "reason": reason, "unmerged": peer.steps}))
+    facts = {"rank": peer.rank, "incarnation": peer.incarnation, "reason": reason, "unmerged": peer.steps}
+    co.emit(Emit("Left", facts))
     _remove(co, peer)
     if not (co.run.shutdown_issued or co.save_issued):
         _declare(co, peer)
@@ -179,10 +184,21 @@ def _too_few(co: Coordinator) -> Sentence | None:
         return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} ranks died, max_failure is {limit}")
     if not co.voters:
         return Sentence(m.SaveReason.ALL_RANKS_LOST, "no rank is left to go on with")
-    if co.alive_count < co.config.min_ranks:
+    if _has_waited_below_min(co):
         text = f"{co.alive_count} ranks are left, min_ranks is {co.config.min_ranks}"
         return Sentence(m.SaveReason.SINGLE_SURVIVOR, text)
     return None
+
+
+def _has_waited_below_min(co: Coordinator) -> bool:
+    """M-21: an elastic run waits `rejoin_window_s` for others to come, unless nobody may come any more."""
+    run = co.run
+    if co.alive_count >= co.config.min_ranks:
+        run.below_min_since = None
+        return False
+    if run.below_min_since is None:
+        run.below_min_since = co.now
+    return not co.config.elastic or co.stopping or co.now >= run.rejoin_deadline
 
 
 def _living(co: Coordinator, rank: int, incarnation: int) -> Peer | None:
@@ -197,13 +213,23 @@ def _declare(co: Coordinator, peer: Peer) -> None:
 
 
 def _remove(co: Coordinator, peer: Peer) -> None:
-    """M-18.3 to 6: no longer alive, nothing is waited for, what it holds returns, its roles go on. Limbo comes before
-    the forfeit."""
+    """M-18.3 to 6: no longer alive, nothing is waited for, what it holds returns, its roles go on."""
+    co.alive = [rank for rank in co.alive if rank != peer.rank]
+    withdraw(co, peer)
+    peer.attached = False
+    co.joins.ended(peer)
+    if not (co.run.shutdown_issued or co.save_issued):
+        co.roles.gone(peer.rank)
+        co.actions.gone(peer.rank)
+
+
+def withdraw(co: Coordinator, peer: Peer) -> None:
+    """No vote, no work, no part in the cycle: what a rank has merged stays, all else it held returns (M-14, M-18).
+    Limbo comes before the forfeit."""
     rank, cycle = peer.rank, co.cycle
     owing = cycle.owes(rank)
-    co.alive = [r for r in co.alive if r != rank]
     co.voters = [r for r in co.voters if r != rank]
-    if cycle.pending and rank in cycle.participants:
+    if cycle.pending and cycle.takes_part(rank):
         co.emit(RemoveFromRound(cycle.key, rank))
         reduced = cycle.reduced
         known_out = reduced is not None and rank not in reduced.accepted
@@ -213,11 +239,7 @@ def _remove(co: Coordinator, peer: Peer) -> None:
     returned = co.book.forfeit(rank)
     peer.tokens.clear()
     peer.steps = 0
-    peer.attached = False
     co.returned = True
     if returned:
         co.emit(Emit("Returned", {"rank": rank, "batches": returned, "replayed": co.book.replayed}))
     co.desk.refresh_window()
-    if not (co.run.shutdown_issued or co.save_issued):
-        co.roles.gone(rank)
-        co.actions.gone(rank)

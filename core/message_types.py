@@ -23,6 +23,7 @@ __all__ = [
     "SaveReason",
     "ThrottleReason",
     "WelcomeStatus",
+    "transfer_key",
 ]
 
 
@@ -137,6 +138,17 @@ class RoundKey:
     generation: int
     cycle: int
     kind: RoundKind
+
+    @property
+    def is_transfer(self) -> bool:
+        """Whether this is a transfer to one joiner, see `transfer_key`."""
+        return self.kind == RoundKind.STATE and self.cycle > 0
+
+
+def transfer_key(generation: int, number: int) -> RoundKey:
+    """The round in which one rank gives another the static part of the state (M-24). Transfers are numbered from 1,
+    so they never share a key with formation, the other round of this kind, which is cycle 0."""
+    return RoundKey(generation=generation, cycle=number, kind=RoundKind.STATE)
 
 
 @value(kw_only=True)

@@ -53,6 +53,7 @@ from .message_types import (
     SaveReason,
     ThrottleReason,
     WelcomeStatus,
+    transfer_key,
 )
 from .report_messages import (
     Batch,
@@ -145,6 +146,7 @@ __all__ = [
     "Update",
     "Welcome",
     "WelcomeStatus",
+    "transfer_key",
 ]
 
 SessionMessage = Hello | Welcome | Reject | Fenced

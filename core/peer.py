@@ -14,6 +14,7 @@ import attrs
 from . import messages as m
 from .effects import Alert, Emit
 from .errors import InvariantError
+from .ladder import Climb, Stage
 from .phases import CyclePhase, PeerPhase
 from .roles import CHECKPOINT, EPOCH, EVALUATE
 from .values import state, value
@@ -131,11 +132,16 @@ class Peer:
     stopped: bool = False
     callbacks: tuple[str, ...] = ()
     last_intent: int = -1
+    missed: int = 0
+    back: bool = False
+    climb: Climb = attrs.field(
+        default=attrs.Factory(lambda self: Climb(self.co.config.suspect_history), takes_self=True)
+    )
 
     @property
     def alive(self) -> bool:
-        """Joining or voter (M-1)."""
-        return self.phase in (PeerPhase.JOINING, PeerPhase.VOTER)
+        """Joining, voter or lagging (M-1)."""
+        return self.phase in (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -163,10 +169,18 @@ class Peer:
         self.last_step_count = event.step_count
         self.co.returned = self.co.urgent = True
 
+    def drop_batch(self, event: m.Batch) -> None:
+        """A step whose picks are somebody else's by now: nothing but a sign of life of the training thread (C-8)."""
+        self.last_step_count = event.step_count
+        self._progress("Batch")
+        self._note_back()
+
     def count_batch(self, event: m.Batch) -> None:
         """C-8, C-20, D-11, and the counters of C-4."""
         co = self.co
         self.last_step_count = event.step_count
+        if self.progress_kind == "Batch":  # anything else in between was a wait for others
+            self.climb.remember(Stage.STEP, co.now - self.last_progress)
         self.last_progress, self.progress_kind = co.now, "Batch"
         self.steps += 1
         self.total_steps += 1
@@ -178,6 +192,10 @@ class Peer:
         if not self.satisfied and self.steps >= self.quota:
             self.satisfied = True
             co.short -= 1
+            if co.cycle.waiting_since is None:
+                co.cycle.waiting_since = co.now
+        if co.cycle.phase == CyclePhase.PENDING:
+            self.climb.stepped(co.now)
         if self.steps > co.park_above or (co.short == 0 and co.cycle.phase == CyclePhase.IDLE):
             co.urgent = True
 
@@ -267,14 +285,30 @@ class Peer:
 
     def promote(self, event: object) -> None:
         """From here on it votes and is given work (M-25)."""
+        self.missed, self.back = 0, False
+        self.throttled = None
+        self.window.reset()
         self.co.emit(Emit("Promoted", {"rank": self.rank}))
+
+    def fall_behind(self, event: object) -> None:
+        """M-14: out of the gates, its picks go to others; steps on the basis it has now stay void for ever."""
+        self.missed, self.back = 0, False
+        self.co.withdraw(self)
+        self.void_before = self.co.cycle.number + 1
+        self.co.balancer.forget(self.rank)
+
+    def _note_back(self) -> None:
+        """M-14: the training thread of an excluded rank is back; it observes the next cycle."""
+        if self.phase == PeerPhase.LAGGING and not self.back:
+            self.back = True
+            self.co.emit(Emit("Returned", {"rank": self.rank, "from": "exclusion"}))
 
     # --- cycle slots -----------------------------------------------------------------------------------------------
 
     def open_slots(self) -> None:
         """C-11.3: nothing of the last cycle is left."""
         self.snapshot_steps = self.last_step_count
-        self.acked = False
+        self.climb.begin(self.co.now)
         self.clear_evidence()
 
     def clear_evidence(self) -> None:
@@ -295,6 +329,7 @@ class Peer:
         if handled > self.control_seq:
             return False
         self.handled_seq = handled
+        self._note_back()
         for number in [n for n in self.tokens if n <= handled]:
             del self.tokens[number]
         return True

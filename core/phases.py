@@ -34,6 +34,7 @@ class PeerPhase(IntEnum):
 
     JOINING = 1
     VOTER = 2
+    LAGGING = 3
     EXITED = 4
     DEAD = 5
 

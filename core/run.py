@@ -6,11 +6,13 @@ formation, the stop, the one save, the one shutdown.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from . import messages as m
 from .effects import Alert, CloseLink, Emit, Finish, SaveConsensus, WriteMeta
 from .errors import InvariantError
+from .ledger import META_FORMAT
 from .phases import CyclePhase, PeerPhase, RunPhase
 from .roles import EVALUATE
 from .values import state
@@ -24,7 +26,6 @@ __all__ = ["Run"]
 FINAL_STEM = "consensus"
 RANKS_WRITE = ("shared", "collective")
 """Averagers that keep no consensus of their own: the holder of the checkpoint role writes it (K-7)."""
-META_FORMAT = 1
 
 
 @state
@@ -40,6 +41,7 @@ class Run:
     stop_text: str = ""
     save: m.ShutdownWithSave | None = None
     save_deadline: float | None = None
+    below_min_since: float | None = None
     shutdown_issued: bool = False
     exit_deadline: float | None = None
     status: str = "ok"
@@ -230,20 +232,30 @@ class Run:
     def meta(self, reason: m.SaveReason, decision_id: int) -> dict[str, Any]:
         """The record a resume reads (K-6): counters, coverage as uncovered batches per open epoch (K-10)."""
         co, cycle = self.co, self.co.cycle
-        open_epochs = [e for e in range(co.book.first_live, co.book.num_epochs) if e in co.book.pools]
+        first = co.book.first_uncovered
+        open_epochs = [e for e in range(first, co.book.num_epochs) if e in co.book.pools]
         return {
             "format": META_FORMAT, "decision_id": decision_id, "run_id": co.config.run_id.hex(),
             "generation": co.generation, "version": cycle.version, "cycle": cycle.number,
             "sync_rounds": cycle.sync_rounds, "global_step": cycle.global_step, "world": len(co.seats),
             "reason": reason.name.lower(), "balancer": co.balancer.saved(), "guard": co.guard.saved(),
             "uncovered": {str(e): [list(r) for r in co.book.uncovered(e)] for e in open_epochs},
-            "last_closed_epoch": co.book.last_closed_epoch, "replayed": co.book.replayed, "seed": co.config.seed,
+            "last_closed_epoch": first - 1, "reached": co.actions.reached,
+            "evaluated": co.actions.evaluated, "replayed": co.book.replayed, "seed": co.config.seed,
             "epoch_splits": co.config.epoch_splits, "batch_size": co.config.batch_size,
-            "repeats": co.config.repeats, "schema_hash": co.schema_hash.hex(),
+            "repeats": co.config.repeats, "drop_last": co.config.drop_last, "schema_hash": co.schema_hash.hex(),
+            "dataset": (co.dataset or b"").hex(),
         }  # fmt: skip
 
     def shut_down_saving(self, event: object) -> None:
         """Everybody saves and leaves by itself; the messages are out already (M-51)."""
+
+    @property
+    def rejoin_deadline(self) -> float:
+        """When too few ranks have waited long enough for others (M-21); infinite while there are enough."""
+        if self.below_min_since is None:
+            return math.inf
+        return self.below_min_since + self.co.config.scaled(self.co.config.rejoin_window_s)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -281,7 +293,8 @@ class Run:
     def deadlines(self) -> list[float]:
         """What is timed in this phase."""
         config = self.co.config
-        due = [d for d in (self.save_deadline, self.exit_deadline) if d is not None and d > self.co.now]
+        timed = (self.save_deadline, self.exit_deadline, self.rejoin_deadline)
+        due = [d for d in timed if d is not None and d > self.co.now]
         if self.phase == RunPhase.FORMING:
             if self.window_closed:
                 due.append(self.closed_at + config.scaled(config.formation_s))

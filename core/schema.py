@@ -78,10 +78,14 @@ class Schema:
         params = tuple(e for e in self.entries if e.cls == EntryClass.PARAM)
         return params + tuple(e for e in self.entries if e.cls == EntryClass.BUFFER)
 
+    def static(self) -> tuple[SchemaEntry, ...]:
+        """The entries that no consensus holds, frozen ones first, then local: the static part of the state (R-20)."""
+        rest = tuple(e for e in self.entries if e.cls == EntryClass.FROZEN)
+        return rest + tuple(e for e in self.entries if e.cls == EntryClass.LOCAL)
+
     def whole(self) -> tuple[SchemaEntry, ...]:
         """Every entry, in the order a full state transfer uses (R-20): riding ones first, then frozen, then local."""
-        rest = tuple(e for e in self.entries if e.cls == EntryClass.FROZEN)
-        return self.riding() + rest + tuple(e for e in self.entries if e.cls == EntryClass.LOCAL)
+        return self.riding() + self.static()
 
     def first_difference(self, other: Schema) -> str | None:
         """The first entry in which `other` differs from this schema, in words, or None if they are the same."""

@@ -1,27 +1,140 @@
-"""The state of a machine as nested tuples of plain values: hashable, comparable, the same in every process."""
+"""The state of a machine as one plain value: hashable, comparable, the same in every process.
+
+    snapshot = coordinator.snapshot()
+    twin = Coordinator.restore(config, snapshot)    # from here on both answer every event alike (I25, N-13)
+
+A snapshot is complete: whatever a machine has decided, counted or promised is in it, also what it was not yet asked for
+with `take_ready`. Outside stay what the caller gives again (config or settings, the engine) and a guard object itself;
+of a guard only its history is kept, by its own `saved`. Two snapshots are equal if and only if the machines are.
+
+It consists of nested tuples of None, truth values, numbers and text. `thawed` knows how to read it after a way through
+JSON too, which makes lists of the tuples.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from enum import IntEnum
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-__all__ = ["freeze"]
+from .config import WISHABLE
+from .errors import CheckpointError
+from .plain import decode, encode
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+    from .worker import Worker
+
+__all__ = ["FORMAT", "freeze", "of_coordinator", "of_worker", "restore_coordinator", "restore_worker", "thawed"]
+
+FORMAT = 1
+"""Version of a snapshot. It is raised when the same fields begin to mean something else; other fields are noticed
+without it, because every field stands in a snapshot by its name."""
+
+ARRAY, OBJECT = "[", "{"
+GIVEN_TO_COORDINATOR = frozenset({"config", "cycle_engine", "guard", "handling", "peer_engine", "run_engine"})
+GIVEN_TO_WORKER = frozenset({"engine", "settings"})
 
 
-def freeze(thing: Any, skip: tuple[str, ...] = ()) -> Any:
-    """`thing` without its identity: attrs objects become tuples of their fields in order (except `skip`, whole levels
-    down), mappings tuples of sorted pairs, sequences tuples. Anything else is taken as it is."""
-    if isinstance(thing, IntEnum):
-        return int(thing)
-    if attrs.has(type(thing)):
-        names = (field.name for field in attrs.fields(type(thing)) if field.name not in skip)
-        return tuple(freeze(getattr(thing, name), skip) for name in names)
-    if isinstance(thing, Mapping):
-        return tuple(sorted((freeze(key, skip), freeze(item, skip)) for key, item in thing.items()))
-    if isinstance(thing, (list, tuple, deque)):
-        return tuple(freeze(item, skip) for item in thing)
-    return thing
+def freeze(thing: Any) -> Any:
+    """Anything that `plain.encode` takes, as nested tuples."""
+    return _frozen(encode(thing))
+
+
+def thawed(frozen: Any, owner: Any = None) -> Any:
+    """What `freeze` was given. Raises `CheckpointError`."""
+    return decode(_plain(frozen), owner)
+
+
+def _frozen(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return (ARRAY, *(_frozen(item) for item in plain))
+    if isinstance(plain, dict):
+        return (OBJECT, *((key, _frozen(item)) for key, item in plain.items()))
+    return plain
+
+
+def _plain(frozen: Any) -> Any:
+    if not isinstance(frozen, (tuple, list)):
+        return frozen
+    if frozen and frozen[0] == ARRAY:
+        return [_plain(item) for item in frozen[1:]]
+    if frozen and frozen[0] == OBJECT and all(len(pair) == 2 for pair in frozen[1:]):
+        return {key: _plain(item) for key, item in frozen[1:]}
+    raise CheckpointError("this snapshot is damaged: a part of it is neither an array nor an object")
+
+
+# --- coordinator -----------------------------------------------------------------------------------------------------
+
+
+def of_coordinator(co: Coordinator) -> tuple[Any, ...]:
+    """See `Coordinator.snapshot`."""
+    wishes = tuple((knob, getattr(co.config, knob)) for knob in WISHABLE)
+    names = [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR]
+    state = tuple((name, freeze(getattr(co, name))) for name in names)
+    return ("coordinator", FORMAT, co.config.run_id.hex(), wishes, freeze(co.guard.saved()), state)
+
+
+def restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
+    """Put a snapshot into a coordinator that was just made from the same config. Raises `CheckpointError`."""
+    run_id, wishes, guard, state = _parts(snapshot, "coordinator", 4)
+    _same("run_id", run_id, co.config.run_id.hex())
+    for knob, value in wishes:
+        if getattr(co.config, knob) is not None:
+            _same(knob, value, getattr(co.config, knob))
+    co.config = attrs.evolve(co.config, **dict(wishes))
+    _put(co, [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR], state, co)
+    if not co.guard.restore(thawed(guard)):
+        raise CheckpointError(f"this snapshot holds the history of another guard than {type(co.guard).__name__}")
+
+
+# --- worker ----------------------------------------------------------------------------------------------------------
+
+
+def of_worker(worker: Worker) -> tuple[Any, ...]:
+    """See `Worker.snapshot`."""
+    state = tuple((name, freeze(getattr(worker, name))) for name in _worker_fields(worker))
+    return ("worker", FORMAT, worker.settings.run_id.hex(), _life(worker), state)
+
+
+def restore_worker(worker: Worker, snapshot: Iterable[Any]) -> None:
+    """Put a snapshot into a worker that was just made from the same settings. Raises `CheckpointError`."""
+    run_id, life, state = _parts(snapshot, "worker", 3)
+    _same("run_id", run_id, worker.settings.run_id.hex())
+    _same("generation, rank and incarnation", tuple(life), _life(worker))
+    _put(worker, _worker_fields(worker), state, worker)
+
+
+def _life(worker: Worker) -> tuple[int, int, int]:
+    return worker.settings.generation, worker.settings.rank, worker.settings.incarnation
+
+
+def _worker_fields(worker: Worker) -> list[str]:
+    return [field.name for field in attrs.fields(type(worker)) if field.name not in GIVEN_TO_WORKER]
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+def _parts(snapshot: Iterable[Any], machine: str, parts: int) -> list[Any]:
+    head, *rest = list(snapshot) or [None]
+    if head != machine or len(rest) != parts + 1:
+        raise CheckpointError(f"this is no snapshot of a {machine}")
+    if rest[0] != FORMAT:
+        raise CheckpointError(f"this snapshot has format {rest[0]}, this version of paceline reads {FORMAT}")
+    return rest[1:]
+
+
+def _same(what: str, kept: Any, given: Any) -> None:
+    if kept != given:
+        raise CheckpointError(f"{what}: the snapshot has {kept!r}, this machine {given!r}")
+
+
+def _put(machine: Any, names: list[str], state: Iterable[Any], owner: Any) -> None:
+    kept = {name: thawed(frozen, owner) for name, frozen in state}
+    if sorted(kept) != sorted(names):
+        differs = sorted(kept.keys() ^ set(names))
+        raise CheckpointError(f"this snapshot is of another version of paceline: {', '.join(differs)} differ")
+    for name in names:
+        setattr(machine, name, kept[name])

@@ -3,6 +3,9 @@
 One incarnation at the coordinator. An incarnation ends once: an exited one is never declared dead, a late Exiting
 of a dead one is fenced (M-1, I19). What a joining rank can send is only what a cycle asks of it. A rank that has
 left or died is heard no more: whatever it still says is fenced.
+
+A lagging rank was excluded after a stall (M-14). It holds no plan, so each of its steps is void, but shows that its
+training thread is back. What it does in a cycle it does as an observer.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from .phases import PeerPhase
 
 __all__ = ["PEER"]
 
-_JO, _VO, _EX, _DE = PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.EXITED, PeerPhase.DEAD
-_ALIVE, _GONE = (_JO, _VO), (_EX, _DE)
+_JO, _VO, _LA = PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING
+_EX, _DE = PeerPhase.EXITED, PeerPhase.DEAD
+_ALIVE, _GONE = (_JO, _VO, _LA), (_EX, _DE)
 
 _PEER_REPORTS = (
     "Batch", "SyncAck", "SnapshotReady", "Metrics", "LrUpdate", "Heartbeat", "Exiting", "Intent", "CheckpointResult",
@@ -23,14 +27,17 @@ _PEER_REPORTS = (
 _PEER_ROWS = (
     Row(_GONE, "Batch", SAME, kind=Kind.FENCED, rule="N-6 M-1"),
     Row(_JO, "Batch", SAME, kind=Kind.VIOLATION, rule="C-8", note="a step before the first consensus"),
-    Row(_VO, "Batch", SAME, ("!step_rises",), kind=Kind.REFUSED, rule="C-8"),
+    Row((_VO, _LA), "Batch", SAME, ("!step_rises",), kind=Kind.REFUSED, rule="C-8"),
+    Row(_LA, "Batch", SAME, (), ("drop_batch",), rule="C-8 M-14", note="void: it holds no plan"),
+    Row(_VO, "Batch", SAME, ("void", "!plan_at_head"), ("drop_batch",), rule="C-8",
+        note="void, its plan returned before"),
     Row(_VO, "Batch", SAME, ("!plan_at_head",), kind=Kind.VIOLATION, rule="D-12", note="not the plan at the head"),
     Row(_VO, "Batch", SAME, ("!samples_fit",), kind=Kind.REFUSED, rule="D-11"),
     Row(_VO, "Batch", SAME, ("void",), ("void_batch",), rule="C-8"),
     Row(_VO, "Batch", SAME, (), ("count_batch",), rule="C-8 C-20 C-36"),
     Row(_VO, "Metrics", SAME, ("!holds_plans",), kind=Kind.FENCED, rule="D-9", note="plans this rank does not hold"),
     Row(_VO, "Metrics", SAME, (), ("complete_plans",), rule="D-9"),
-    Row(_JO, "Metrics", SAME, kind=Kind.FENCED, rule="D-9"),
+    Row((_JO, _LA), "Metrics", SAME, kind=Kind.FENCED, rule="D-9"),
     Row(_ALIVE, "SyncAck", SAME, (), (), rule="C-6", note="goes on to the cycle"),
     Row(_ALIVE, "SnapshotReady", SAME, (), (), rule="C-7", note="goes on to the cycle"),
     Row(_ALIVE, "RoundFailed", SAME, (), (), rule="R-18", note="goes on to the cycle"),
@@ -48,14 +55,17 @@ _PEER_ROWS = (
     Row(_ALIVE, "SessionIdGenerated", SAME, kind=Kind.REFUSED, rule="M-31", note="no session is being renewed"),
     Row(_ALIVE, "ResourceSample", SAME, (), ("forward_sample",), rule="O-5"),
     Row(_ALIVE, "Lost", _DE, (), ("die",), rule="M-17 M-18"),
-    Row(_JO, "Promoted", _VO, (), ("promote",), rule="M-25"),
+    Row((_JO, _LA), "Promoted", _VO, (), ("promote",), rule="M-25 M-14"),
     Row(_VO, "Promoted", SAME, kind=Kind.IGNORE, rule="M-25"),
+    Row(_VO, "Excluded", _LA, (), ("fall_behind",), rule="M-14"),
+    Row((_JO, _LA), "Excluded", SAME, kind=Kind.IGNORE, rule="M-14", note="no gate waits for its steps"),
     *(Row(_GONE, name, SAME, kind=Kind.FENCED, rule="N-6 M-1") for name in _PEER_REPORTS if name != "Batch"),
     Row(_GONE, "Lost", SAME, kind=Kind.IGNORE, rule="M-1 M-17"),
     Row(_GONE, "Promoted", SAME, kind=Kind.IGNORE, rule="M-25"),
+    Row(_GONE, "Excluded", SAME, kind=Kind.IGNORE, rule="M-14 M-1"),
 )
 
 PEER = Table(
-    name="peer", phases=PeerPhase, initial=_JO, events=(*_PEER_REPORTS, "Lost", "Promoted"), rows=_PEER_ROWS,
-    final=(_EX, _DE),
+    name="peer", phases=PeerPhase, initial=_JO, events=(*_PEER_REPORTS, "Lost", "Promoted", "Excluded"),
+    rows=_PEER_ROWS, final=(_EX, _DE),
 )  # fmt: skip

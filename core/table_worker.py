@@ -39,6 +39,9 @@ _UPDATE = (
         rule="W-12", note="no such consensus is staged"),
     Row((_J, _W), "Update", _T, ("has_plan_after",), ("commit", "release", "resume"), rule="W-12"),
     Row((_J, _W), "Update", _W, (), ("commit", "release"), rule="W-12"),
+    Row(_T, "Update", SAME, ("observed", "has_plan_after"), ("commit", "resume"), rule="W-12 M-14"),
+    Row(_T, "Update", _W, ("observed",), ("commit",), rule="W-12 M-14",
+        note="async: its plan is void"),
     Row(_T, "Update", SAME, (), ("commit",), rule="W-12", note="async: keeps training, a plan goes to the mailbox"),
     Row(_P, "Update", SAME, ("outlasts",), ("commit",), rule="W-12"),
     Row(_P, "Update", _T, ("has_plan_after",), ("commit", "release", "resume"), rule="W-12 W-17"),
@@ -81,7 +84,9 @@ _NOTICES = (
     Row(_D, "SyncNow", SAME, kind=Kind.IGNORE, rule="W-23"),
     Row(_UP, "RequestSessionId", SAME, (), ("lacks_session",), rule="W-20"),
     Row(_UP, "NewSession", SAME, (), ("lacks_session",), rule="W-20"),
-    Row(_UP, "RequestState", SAME, (), ("lacks_donation",), rule="M-24"),
+    Row((_W, _T, _P), "RequestState", SAME, (), ("give_state",), rule="M-24"),
+    Row(_J, "RequestState", SAME, kind=Kind.IGNORE, rule="M-27", note="it stands on no consensus"),
+    Row(_D, "RequestState", SAME, kind=Kind.IGNORE, rule="W-23"),
 )
 
 _TARGETED = (

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
 import attrs
 
@@ -24,7 +25,7 @@ from .engine import Kind
 from .errors import LocalProtocolError, PacelineError
 from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
 from .phases import WorkerPhase
-from .snapshots import freeze
+from .snapshots import of_worker, restore_worker
 from .tables import engine_for
 from .values import state
 from .worker_orders import WorkerOrders
@@ -76,6 +77,7 @@ class Worker(WorkerOrders):
 
     inbox: deque[m.Control] = attrs.field(factory=deque)
     outbox: list[Any] = attrs.field(factory=list)
+    records: list[tuple[float, WorkerEvent]] = attrs.field(factory=list)
     engine: Any = None
     last_now: float = float("-inf")
     fenced: int = 0
@@ -95,19 +97,26 @@ class Worker(WorkerOrders):
         """Take one event at monotonic second `now`. Raises `LocalProtocolError`, state unchanged, on local misuse."""
         if now < self.last_now:
             raise LocalProtocolError(f"time went back from {self.last_now} to {now}; pass a monotonic clock")
-        self.last_now = now
-        if isinstance(event, Received):
-            self._receive(event.message, now)
-        elif isinstance(event, Tick):
-            self._tick(now)
-        else:
-            self._local(event)
+        before, self.last_now = self.last_now, now
+        self.records.append((now, event))
+        try:
+            if isinstance(event, Received):
+                self._receive(event.message, now)
+            elif isinstance(event, Tick):
+                self._tick(now)
+            else:
+                self._local(event)
+        except LocalProtocolError:  # the event did not happen
+            self.last_now = before
+            self.records.pop()
+            raise
 
     def take_ready(self) -> Ready:
-        """The effects since the last call, in order; the outbox is empty afterwards."""
-        effects = tuple(self.outbox)
+        """The events since the last call, for the journal (M-40), and their effects, in order."""
+        ready = Ready(tuple(self.records), tuple(self.outbox))
+        self.records.clear()
         self.outbox.clear()
-        return Ready((), effects)
+        return ready
 
     def poll_timeout(self) -> float | None:
         """The monotonic second at which a `Tick` is due, or None when nothing is timed."""
@@ -118,9 +127,16 @@ class Worker(WorkerOrders):
         return due if self.drain_until is None else min(due, self.drain_until)
 
     def snapshot(self) -> tuple[Any, ...]:
-        """The whole state as nested tuples of plain values: equal iff the states are."""
-        frozen: tuple[Any, ...] = freeze(self, skip=("settings", "engine", "last_now"))
-        return frozen
+        """The whole state as one plain, versioned, hashable value: equal iff the states are; see `snapshots.py`."""
+        return of_worker(self)
+
+    @classmethod
+    def restore(cls, settings: WorkerSettings, snapshot: Iterable[Any], *, engine: str = "compiled") -> Self:
+        """The machine that a snapshot was made of: the same events have the same orders from here on (I25, N-13).
+        Raises `CheckpointError` for the snapshot of another incarnation, another format or a damaged one."""
+        made = cls(settings=settings, engine=engine_for("worker", engine))
+        restore_worker(made, snapshot)
+        return made
 
     def explain(self, rank: int | None = None) -> tuple[str, ...]:
         """Why this rank is not training, in words; empty when it is."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import messages as m
-from .effects import AbandonPlan, Publish, Save, Stage, Stop, Unpark
+from .effects import AbandonPlan, Publish, Save, SendState, Stage, Stop, Unpark
 from .events import ActionDone, ConsensusStaged, LinkLost
 from .phases import WorkerPhase
 from .values import state
@@ -82,9 +82,11 @@ class WorkerNotices:
         """Loud and harmless: without a collective averager there is no communicator to renew."""
         self.outbox.append(Publish("session_refused", {"session": event.session_id, "why": "no collective averager"}))
 
-    def lacks_donation(self, event: m.RequestState) -> None:
-        """Loud and harmless: the coordinator asks the next donor when this one stays silent (M-24)."""
-        self.outbox.append(Publish("state_refused", {"transfer": event.transfer_id, "why": "cannot act as a donor"}))
+    def give_state(self, event: m.RequestState) -> None:
+        """M-24: this rank stands on the consensus; a joiner lacks what no consensus holds."""
+        self.outbox.append(SendState(
+            event.transfer_id, self.settings.generation, event.joiner_rank, event.joiner_incarnation
+        ))  # fmt: skip
 
     def note_holder(self, event: m.SetEpochCallbackRole) -> None:
         """Who fires the epoch callback (M-33)."""

@@ -217,8 +217,12 @@ class WorkerOrders(WorkerActions):
         return event.outcome == m.Outcome.MERGED and event.merged_steps != self.shipped
 
     def has_plan_after(self, event: m.Update) -> bool:
-        """Whether a plan is in hand, or comes with the Update."""
-        return bool(self.hand) or event.next_plan is not None
+        """Whether a plan is in hand and stays there, or comes with the Update."""
+        return (bool(self.hand) and not self.observed(event)) or event.next_plan is not None
+
+    def observed(self, event: m.Update) -> bool:
+        """An observer drops what it had: its plan has gone to others (W-12, M-14)."""
+        return event.outcome == m.Outcome.OBSERVER
 
     def outlasts(self, event: m.Update) -> bool:
         """A throttle of a later cycle stays (W-12.5)."""

@@ -94,7 +94,8 @@ class _Link:
 
 
 class CoordinatorDriver:
-    """Runs one coordinator over a listener. `observe` sees every effect that is for people: Emit, Alert, Finish."""
+    """Runs one coordinator over a listener. `observe` sees every effect that is for people: Emit, Alert, Finish.
+    `journal` gets each batch before any effect of it is performed (M-40), the batch of a failure too."""
 
     def __init__(
         self,
@@ -102,11 +103,13 @@ class CoordinatorDriver:
         plane: DataPlane,
         observe: Callable[[Any], None],
         clock: Callable[[], float] = trio.current_time,
+        journal: Callable[[fx.Ready], None] | None = None,
     ) -> None:
         self.coordinator = coordinator
         self._plane = plane
         self._observe = observe
         self._clock = clock
+        self._journal = journal
         self._inbox: deque[tuple[Any, trio.Event | None]] = deque()
         self._wake = trio.Event()
         self._room = trio.Event()
@@ -176,15 +179,28 @@ class CoordinatorDriver:
         self._wake = trio.Event()
         handled, self._inbox = self._inbox, deque()
         now = self._clock()
-        for event, _ in handled:
-            self.coordinator.handle(event, now)
-        self.coordinator.handle(ev.Tick(), now)
-        self._perform(self.coordinator.take_ready().effects)
+        try:
+            for event, _ in handled:
+                self.coordinator.handle(event, now)
+            self.coordinator.handle(ev.Tick(), now)
+        finally:
+            ready = self.coordinator.take_ready()
+            self._note(ready)
+        self._perform(ready.effects)
         for _, done in handled:
             if done is not None:
                 done.set()
         self._room.set()
         self._room = trio.Event()
+
+    def _note(self, ready: fx.Ready) -> None:
+        """M-40: events are kept before any effect of them leaves. A full disk costs the journal, not the run (K-8)."""
+        if self._journal is not None:
+            try:
+                self._journal(ready)
+            except OSError as error:
+                self._journal = None
+                self.post(ev.CallbackFailed("journal", f"{error}; the journal ends here and the run goes on"))
 
     def _perform(self, effects: Iterable[Any]) -> None:
         for effect in effects:

@@ -98,6 +98,15 @@ class Book:
         """Picks of an epoch (D-2)."""
         return epoch_bounds(self.picks, self.epoch_splits, epoch)[2]
 
+    @property
+    def first_uncovered(self) -> int:
+        """The lowest epoch that the consensus lacks something of. Within a finish it is ahead of the lowest open one:
+        what has just been covered is closed later in the pass (D-20)."""
+        epoch = self.first_live
+        while epoch in self.pools and self.pools[epoch].complete:
+            epoch += 1
+        return epoch
+
     def total(self, epoch: int) -> int:
         """Batches of an epoch (D-3)."""
         return batches_in(self.length(epoch), self.batch_size, self.drop_last)
@@ -114,11 +123,10 @@ class Book:
 
     def close_complete(self) -> list[int]:
         """Close every epoch whose batches are all covered, in order, stopping at the first that is not (D-20)."""
-        closed = []
-        while self.first_live in self.pools and self.pools[self.first_live].complete:
-            closed.append(self.first_live)
-            del self.pools[self.first_live]
-            self.last_closed_epoch += 1
+        closed = list(range(self.first_live, self.first_uncovered))
+        for epoch in closed:
+            del self.pools[epoch]
+        self.last_closed_epoch += len(closed)
         return closed
 
     # --- handing out ---------------------------------------------------------------------------------------------
@@ -241,6 +249,10 @@ class Book:
         held = self.holdings(rank)
         self.limbo[rank] = self._split(held.trained, steps, rank)
         held.trained_batches -= steps
+
+    def limbo_batches(self, rank: int) -> int:
+        """Batches of a rank that wait for the end of the data round (M-19)."""
+        return sum(run.count for run in self.limbo.get(rank, ()))
 
     def resolve_limbo(self, merged: Mapping[int, int]) -> list[Covered]:
         """Limbo ends with the cycle: merged batches are covered, all others return (M-19)."""

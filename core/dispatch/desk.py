@@ -276,7 +276,9 @@ class Desk:
     def dispatch_epoch(self, epoch: int) -> None:
         """Whole shares of an epoch, latched only when they are out (D-17, D-18, D-21)."""
         co = self.co
-        if not co.config.is_progressive:
+        if epoch in co.book.pools:  # of a run that is resumed: what is left of it goes out as what comes back does
+            self.redistribute()
+        elif not co.config.is_progressive:
             pool = co.book.open_pool(epoch, (), None)
             self.tallies[epoch] = EpochTally()
             co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
@@ -322,9 +324,9 @@ class Desk:
             self.wake()
             return
         voters = self._attached()
-        for epoch in sorted(co.book.pools):
-            pool = co.book.pools[epoch]
-            if not pool.free or not voters:
+        for epoch in self.enterable():
+            pool = co.book.pools.get(epoch)
+            if pool is None or not pool.free or not voters:
                 continue
             for rank, first, count in split_returned(pool.drain(), voters):
                 self._start(rank, epoch, first, count)

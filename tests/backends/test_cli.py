@@ -14,8 +14,14 @@ import paceline
 from paceline.backends import cli
 from paceline.backends.console import Board, Display
 from paceline.backends.launch import Kill
+from paceline.core.config import Config
+from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigError, PacelineError, StallError
+from paceline.core.events import HelloReceived
 from paceline.core.tables import TABLES
+from paceline.transports.journal_file import JournalFile
+
+from support.cohort import hello
 
 
 @pytest.fixture
@@ -118,7 +124,7 @@ def test_without_a_command_there_is_help(monkeypatch: pytest.MonkeyPatch, capsys
     assert "paceline demo" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["demo", "run", "coordinate", "join", "explain-table", "lint-tables"])
+@pytest.mark.parametrize("name", ["demo", "run", "coordinate", "join", "replay", "explain-table", "lint-tables"])
 def test_every_command_has_a_help_page(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,3 +209,20 @@ def test_output_of_ranks_is_printed_as_it_is(capsys: pytest.CaptureFixture[str])
     out, err = capsys.readouterr()
     assert out == "[rank 0] loss [bold]0.5[/bold] :smile:\n"
     assert err == "[rank 1] oh [red]no\n"
+
+
+@pytest.mark.parametrize("harmed", [False, True])
+def test_a_replay_says_whether_the_same_was_decided(
+    harmed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """O-8: one line, and exit code 1 with the effect that differs."""
+    coordinator = Coordinator(Config(batch_size=2, num_epochs=1, target_ranks=2))
+    file = JournalFile(tmp_path / "j", coordinator)
+    coordinator.handle(HelloReceived(4, hello(60)), 1.0)
+    file.append(coordinator.take_ready())
+    file.close()
+    if harmed:
+        (tmp_path / "j").write_text((tmp_path / "j").read_text().replace('["host","here"]', '["host","there"]'))
+    assert call(monkeypatch, "replay", str(tmp_path / "j")) == (1 if harmed else 0)
+    out = capsys.readouterr().out
+    assert out.startswith("effect 1 differs" if harmed else "1 events, 3 effects: the replay is the same")

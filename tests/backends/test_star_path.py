@@ -268,8 +268,9 @@ def test_many_offers_in_a_row_ship_each_attempt_at_most_once():
     run(main)
 
 
-def test_progress_is_told_once_a_second_at_most():
-    """R-11: the averager says every block; with a clock that stands still the coordinator hears of one."""
+def test_progress_is_told_once_a_second_and_the_end_always():
+    """R-11, M-10: the averager says every block; with a clock that stands still the coordinator hears of the first, and
+    of the end, after which the rank owes no upload."""
 
     async def main() -> None:
         async with path(1700) as p:
@@ -278,7 +279,7 @@ def test_progress_is_told_once_a_second_at_most():
             p.admit(0, 2)
             await p.ranks[0].until(ev.ConsensusStaged)
             assert len(p.ranks[0].flat.riding.blocks) == 3
-            assert len(p.told.of(ev.RoundProgress)) == 1
+            assert [event.complete for event in p.told.of(ev.RoundProgress)] == [False, True]
 
     trio.run(main, clock=MockClock(rate=0.0))
 

@@ -101,7 +101,7 @@ PEER_EVENTS: dict[str, list[Any]] = {
     "EpochFnElapsed": [m.EpochFnElapsed(**STAMP, epoch=0, elapsed_ms=5.0)],
     "SessionIdGenerated": [m.SessionIdGenerated(**STAMP, session_id=1, uid=b"u")],
     "ResourceSample": [m.ResourceSample(**STAMP, sample={})],
-    "Lost": [Lost("reset")], "Promoted": [None],
+    "Lost": [Lost("reset")], "Promoted": [None], "Excluded": [None],
 }
 CYCLE_EVENTS: dict[str, list[Any]] = {
     "Judge": [None], "Ceiling": [None], "Abandoned": [None], "Unrecoverable": [SENTENCE],
@@ -122,6 +122,8 @@ def _in_cycle(stage: int) -> Hand:
     if stage > 1:
         hand.ready(0)
         hand.reduce()
+    if stage == 4:
+        return _awaiting()
     if stage > 2:
         hand.ack(0), hand.co.cycle.record_ack(ack_of(hand, 1))
     return hand
@@ -133,14 +135,32 @@ def ack_of(hand: Hand, rank: int) -> m.SyncAck:
                      outcome=m.Outcome.MERGED, state_complete=True)  # fmt: skip
 
 
-@pytest.mark.parametrize("stage", range(4))
+def _awaiting() -> Hand:
+    """Every member has acknowledged, a joiner that had its time has not (M-26)."""
+    hand = Hand(2, max_ranks=3, join_patience=1, samples=400).form()
+    hand.knock(1)
+    for _ in range(2):
+        for rank in (0, 1):
+            hand.step(rank, 3)
+            hand.complete(rank)
+        for rank in (0, 1):
+            hand.ready(rank)
+        hand.reduce()
+        hand.ready(2)
+        hand.ack(2, state_complete=False)
+        hand.ack(0), hand.ack(1)
+    assert hand.co.cycle.pending and hand.co.cycle.only_joiners_owe(None)
+    return hand
+
+
+@pytest.mark.parametrize("stage", range(5))
 def test_both_engines_decide_the_cycle_alike(stage: int) -> None:
     """The compiled table is the reference, in every phase, for every event, down to the calls of guards."""
     observe = _after
     assert differences(CYCLE, lambda: _in_cycle(stage).co.cycle, CYCLE_EVENTS, observe=observe) == []
 
 
-@pytest.mark.parametrize("stage", ["stepping", "ended", "asked"])
+@pytest.mark.parametrize("stage", ["stepping", "ended", "asked", "excluded"])
 def test_both_engines_decide_the_peer_alike(stage: str) -> None:
     """As above."""
 
@@ -151,6 +171,8 @@ def test_both_engines_decide_the_peer_alike(stage: str) -> None:
             hand.co.actions.duties = [Duty(role, 1, 0, 0, 0, hand.now) for role in (CHECKPOINT, EVALUATE)]
         if stage == "ended":
             hand.complete(0)
+        if stage == "excluded":
+            hand.co.peer_engine.fire(hand.co.peers[0], "Excluded", None)
         return hand.co.peers[0]
 
     assert differences(PEER, make, PEER_EVENTS, observe=_after) == []
@@ -282,6 +304,14 @@ def _bad_reports() -> None:
     hand.feed(ev.LinkLost(0, 1, "x"))
     for name, values in PEER_EVENTS.items():
         hand.co.peer_engine.fire(hand.co.peers[0], name, values[0])
+    away = Hand(2).form()
+    away.step(0)
+    for _ in range(2):
+        away.co.peer_engine.fire(away.co.peers[0], "Excluded", None)
+    away.co.peer_engine.fire(away.co.peers[0], "Batch", batch(step_count=9))
+    back = Hand(2).form()
+    back.co.peers[0].void_before = 1
+    back.step(0, plan_id=99)
     void = Hand(policy="async", samples=400).form()
     void.step(0, 3), void.step(1, 3)
     void.average(refused=(0,))
@@ -290,7 +320,7 @@ def _bad_reports() -> None:
 
 def _bad_cycles() -> None:
     """Evidence at the wrong time, other bytes, attempts without end, and every event after a stall."""
-    for stage in range(4):
+    for stage in range(5):
         for name, values in CYCLE_EVENTS.items():
             for value in values:
                 hand = _in_cycle(stage)

@@ -78,13 +78,13 @@ def test_everyone_who_does_not_belong_is_turned_away_and_the_run_goes_on(tmp_pat
         assert "nobody answers at 127.0.0.1" in late.stderr and "Traceback" not in late.stderr
 
 
-def test_a_late_rank_is_told_that_the_run_has_begun(tmp_path: Path) -> None:
-    """M-22 for a frozen world: refused with the reason, the others go on."""
+def test_a_rank_that_finds_no_seat_is_told_so(tmp_path: Path) -> None:
+    """N-29: refused with the reason and what to do, the others go on."""
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=1)
         only = s.rank("--epochs", "5000", "--say-steps")
         only.until(lambda line: "step" in line)
-        _refused(s.rank("--epochs", "5000"), 4, "the run has begun")
+        _refused(s.rank("--epochs", "5000"), 4, "max_ranks sets their number")
         coordinator.process.send_signal(signal.SIGINT)
         assert (coordinator.end(), only.end()) == (0, 0)
 
@@ -155,7 +155,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         ({"min_ranks": 0}, "min_ranks = 0"),
         ({"target_ranks": 0}, "target_ranks = 0"),
         ({"anchro": 3}, "no knob 'anchro'"),
-        ({"elastic": True}, "this version of paceline does not have yet"),
+        ({"journal": "x"}, "this version of paceline does not have yet"),
     ],
 )
 def test_a_bad_knob_is_named_with_its_rule(knobs: dict[str, object], text: str) -> None:

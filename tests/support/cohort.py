@@ -20,7 +20,7 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
-from paceline.core.phases import RunPhase, WorkerPhase
+from paceline.core.phases import PeerPhase, RunPhase, WorkerPhase
 from paceline.core.schema import EntryClass, Schema, SchemaEntry, dataset_signature
 from paceline.core.worker import Worker, WorkerSettings
 
@@ -47,7 +47,8 @@ def hello(samples: int, wishes: dict[str, Any] | None = None, **changes: Any) ->
 @attrs.frozen
 class Fault:
     """Something that happens before action number `when`: kind is kill, cut, freeze, poison, abort, leave, stop, break
-    (callbacks of the rank raise from here on, or work again), or checkpoint and evaluate (the rank asks for one)."""
+    (callbacks of the rank raise from here on, or work again), or checkpoint and evaluate (the rank asks for one);
+    `support.elastic` has more."""
 
     when: int
     kind: str
@@ -88,14 +89,15 @@ class Node:
     poisoned: bool = False
     said: set[tuple[int, int]] = attrs.field(factory=set)
     orders: list[Any] = attrs.field(factory=list)
+    records: list[Any] = attrs.field(factory=list)
 
 
 class Cohort:
-    """See the module. `guard` replaces the guard, `callbacks` is what every script brings, everything else in `knobs`
-    goes into the config."""
+    """See the module. `guard` replaces the guard, `callbacks` is what every script brings, `resume` the record of a
+    run before; everything else in `knobs` goes into the config."""
 
     def __init__(self, *, ranks: int = 2, samples: int = 60, engine: str = "compiled", guard: Any = None,
-                 callbacks: tuple[str, ...] = (), **knobs: Any) -> None:  # fmt: skip
+                 callbacks: tuple[str, ...] = (), resume: Any = None, **knobs: Any) -> None:  # fmt: skip
         defaults: dict[str, Any] = dict(batch_size=2, num_epochs=2, target_ranks=ranks, min_ranks=1, anchor=3)
         if knobs.get("policy") == "sync":
             defaults["anchor"] = 1
@@ -105,10 +107,11 @@ class Cohort:
         self.callbacks = callbacks
         self.samples = samples
         self.now = 100.0
-        self.co = Coordinator(self.config, now=self.now, engine=engine, guard=guard)
+        self.co = Coordinator(self.config, now=self.now, engine=engine, guard=guard, resume=resume)
         self.nodes: dict[int, Node] = {}
         self.ghost = Ghost()
         self.effects: list[Any] = []
+        self.records: list[Any] = []
         self.rejects: list[m.Reject] = []
         self.finish: fx.Finish | None = None
         self.cut: set[int] = set()
@@ -121,7 +124,11 @@ class Cohort:
         self.scattered: set[int] = set()
         self.verdict: tuple[tuple[int, ...], dict[int, m.Refusal], bool] | None = None
         for link in range(ranks):
-            self.feed(ev.HelloReceived(link, hello(samples, callbacks=callbacks)))
+            self.feed(ev.HelloReceived(link, self.greeting()))
+
+    def greeting(self) -> m.Hello:
+        """What a rank of this cohort says at the door."""
+        return hello(self.samples, callbacks=self.callbacks)
 
     # --- what happened -------------------------------------------------------------------------------------------
 
@@ -143,7 +150,9 @@ class Cohort:
     def feed(self, event: Any) -> None:
         """One event into the coordinator, its effects carried out and checked."""
         self.co.handle(event, self.now)
-        effects = list(self.co.take_ready().effects)
+        ready = self.co.take_ready()
+        self.records += ready.records
+        effects = list(ready.effects)
         self.ghost.begin(effects)
         for effect in effects:
             self.effects.append(effect)
@@ -185,7 +194,9 @@ class Cohort:
     def tell(self, node: Node, event: Any) -> None:
         """One event into a worker, its orders carried out."""
         node.worker.handle(event, self.now)
-        for effect in node.worker.take_ready().effects:
+        ready = node.worker.take_ready()
+        node.records += ready.records
+        for effect in ready.effects:
             node.orders.append(effect)
             self._obey(node, effect)
 
@@ -297,6 +308,7 @@ class Cohort:
         quiet = not node.up and not node.down and not node.worker.inbox and node.worker.phase in (
             WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED
         )  # fmt: skip
+        quiet = quiet and peer.phase == PeerPhase.VOTER
         if node.alive and quiet and peer.attached and not self.failed and peer.incarnation == node.incarnation:
             assert node.worker.steps_since_avg == peer.steps, f"I45: rank {node.rank}"
 
@@ -351,7 +363,8 @@ class Cohort:
         """N-10: after `SendFailed` the driver closes the link; what the rank has written before still arrives."""
         token = self.failed.popleft()
         self.feed(ev.SendFailed(token))
-        self.kill(token[0])
+        if self.nodes[token[0]].incarnation == token[1]:
+            self.kill(token[0])
 
     def _do_reduce(self, rank: int) -> None:
         assert self.round is not None

@@ -15,7 +15,7 @@ import attrs
 from paceline.core import effects as fx
 from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
-from paceline.core.phases import CyclePhase, PeerPhase
+from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
 Pick = tuple[int, int]
 """An epoch and the number of a batch in it."""
@@ -39,6 +39,7 @@ class Ghost:
     held: dict[int, int] = attrs.field(factory=dict)
     realized: dict[int, int] = attrs.field(factory=lambda: {0: 0})
     acted: set[tuple[int, int, str, int]] = attrs.field(factory=set)
+    voting: set[int] = attrs.field(factory=set)
     over: bool = False
     calm: bool = True
 
@@ -69,8 +70,9 @@ class Ghost:
         self.acted.add(key)
 
     def begin(self, effects: list[Any]) -> None:
-        """The effects of one event follow. A loss among them pins windows anew after plans were handed out."""
-        self.calm = not any(isinstance(e, fx.Emit) and e.name in ("Died", "Left", "SendFailed") for e in effects)
+        """The effects of one event follow. Who comes or goes in them pins windows anew after plans were handed out."""
+        changes = ("Died", "Left", "SendFailed", "Excluded", "Promoted")
+        self.calm = not any(isinstance(e, fx.Emit) and e.name in changes for e in effects)
 
     # --- effects of the coordinator, one by one --------------------------------------------------------------------
 
@@ -81,8 +83,8 @@ class Ghost:
             self._see_event(co, effect)
         elif isinstance(effect, fx.Send):
             self._see_send(co, effect)
-        elif isinstance(effect, fx.CloseLink):
-            pass
+        elif isinstance(effect, fx.OpenRound):
+            self.i18_observers_give_nothing(effect)
         elif isinstance(effect, fx.Finish):
             self.over = True
 
@@ -105,8 +107,15 @@ class Ghost:
             self.closed.append(facts["epoch"])
             wanted = {(facts["epoch"], batch) for batch in range(co.book.total(facts["epoch"]))}
             assert wanted <= set(self.merged), "I42: an epoch closed before all of it was covered"
+        elif effect.name == "Joined":
+            self.i20_a_frozen_world_only_shrinks(co)
+        elif effect.name == "Promoted":
+            self.voting.add(facts["rank"])
+        elif effect.name == "Excluded":
+            self.voting.discard(facts["rank"])
         elif effect.name in ("Died", "Left"):
-            life = (facts["rank"], facts.get("incarnation", 1))
+            self.voting.discard(facts["rank"])
+            life = (facts["rank"], facts["incarnation"])
             self.ended[life] = self.ended.get(life, 0) + 1
             assert self.ended[life] == 1, f"I19: rank {life} ended twice"
 
@@ -125,6 +134,7 @@ class Ghost:
             key = (message.cycle, effect.rank, effect.incarnation)
             assert key not in self.updates, f"I4, I5: a second Update {key}"
             self.updates.add(key)
+            self.i21_promoted_on_the_version_of_its_finish(message)
         elif isinstance(message, m.ShutdownWithSave):
             self.saves.add(message.decision_id)
             assert len(self.saves) == 1, "I9: one ShutdownWithSave decision per run"
@@ -135,6 +145,7 @@ class Ghost:
             held = [rank for rank in co.voters if co.peers[rank].steps]
             assert not held or co.stopping or co.save_issued, f"I10: ranks {held} hold unmerged steps"
         if plan is not None:
+            assert effect.rank in self.voting, f"I18: a plan for rank {effect.rank}, which has no vote"
             self.i13_enterable(co, plan)
             self.i14_within_the_budget(co, effect.rank)
 
@@ -156,6 +167,24 @@ class Ghost:
         """I8, and I1: what was armed before has ended."""
         assert not self.armed or cycle == self.armed[-1] + 1, f"I8: cycle {cycle} armed after {self.armed}"
         self.armed.append(cycle)
+
+    def i18_observers_give_nothing(self, opened: fx.OpenRound) -> None:
+        """I18: before its promotion a rank has no vote, no mass and no donor right."""
+        members, observers = {r for r, _, _ in opened.members}, {r for r, _ in opened.observers}
+        assert not members & observers, f"I18: {members & observers} observe and give"
+        if opened.key.cycle > 0:
+            assert members <= self.voting, f"I18: {members - self.voting} are no voters"
+            assert observers.isdisjoint(self.voting), f"I18: {observers & self.voting} are voters"
+
+    def i20_a_frozen_world_only_shrinks(self, co: Coordinator) -> None:
+        """I20: without elastic nobody comes after Forming."""
+        assert co.config.elastic or co.run.phase == RunPhase.FORMING, "I20"
+
+    def i21_promoted_on_the_version_of_its_finish(self, update: m.Update) -> None:
+        """I21: what an observer stands on is the consensus of the finish that promotes it. Formation makes none: its
+        version is that of the state it began with (M-6)."""
+        if update.outcome == m.Outcome.OBSERVER and update.cycle > 0:
+            assert update.version == self.version, f"I21: {update.version}, the consensus is {self.version}"
 
     def i13_enterable(self, co: Coordinator, plan: m.Plan) -> None:
         """I13: plans name only epochs that the rank may enter."""
@@ -180,12 +209,14 @@ class Ghost:
 
 def check_books(co: Coordinator) -> None:
     """What holds in the coordinator's books after every event, by id."""
-    alive = [r for r, p in co.peers.items() if p.phase in (PeerPhase.JOINING, PeerPhase.VOTER)]
+    there = (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
+    alive = [r for r, p in co.peers.items() if p.phase in there]
     assert co.alive == sorted(alive), "I19: the number of the alive"
     assert co.voters == sorted(r for r, p in co.peers.items() if p.phase == PeerPhase.VOTER), "I19: the voters"
     _i41_every_batch_in_one_place(co)
     for rank, peer in co.peers.items():
         held = co.book.holdings(rank)
+        assert peer.missed <= co.config.join_patience, f"I36: rank {rank} has missed {peer.missed} cycles"
         if co.config.is_progressive:
             assert len(held.plans) <= (1 if co.config.barrier_paced else 2), f"I11: rank {rank} has {len(held.plans)}"
         assert peer.steps == held.trained_batches, f"D-11: rank {rank} has {peer.steps} steps, {held.trained_batches}"

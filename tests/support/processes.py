@@ -25,8 +25,8 @@ class Child:
 
     def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
-            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
-            start_new_session=True,
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **environment}, start_new_session=True,
         )  # fmt: skip
         self.lines: list[dict[str, Any]] = []
         self.errors: list[str] = []
@@ -48,6 +48,12 @@ class Child:
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
         self.errors.extend(self.process.stderr)
+
+    def go(self) -> None:
+        """Let a rank that was started with `--wait` begin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
 
     def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first line, from here on, that is wanted."""
@@ -82,7 +88,7 @@ class Child:
         self.process.wait(PATIENCE_S)
         for reader in self._readers:
             reader.join(PATIENCE_S)
-        for pipe in (self.process.stdout, self.process.stderr):
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None
             pipe.close()
 

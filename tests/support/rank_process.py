@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--poison-at", type=int, default=-1, help="the step after which one parameter is NaN")
     parser.add_argument("--raise-at", type=int, default=-1, help="the step at which the script raises")
     parser.add_argument("--leave-at", type=int, default=-1, help="the step after which the script leaves its loop")
+    parser.add_argument("--wait", action="store_true", help="say `ready` and wait for a line before joining")
     parser.add_argument("--say-steps", action="store_true", help="print a line per step")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -40,6 +41,9 @@ def main() -> None:
     if options.rename:
         model = nn.Sequential(OrderedDict((f"layer{number}", layer) for number, layer in enumerate(model)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    if options.wait:
+        print(json.dumps({"ready": True}), flush=True)
+        input()
     session = paceline.Session(model, optimizer, dataset, batch_size=options.batch_size, epochs=options.epochs)
     print(json.dumps({"joined": session.rank}), flush=True)
     steps = 0
@@ -52,7 +56,7 @@ def main() -> None:
         time.sleep(options.step_ms / 1000)  # work, not waiting: it makes a step long enough to be interrupted
         steps += 1
         if options.say_steps:
-            print(json.dumps({"step": steps}), flush=True)
+            print(json.dumps({"step": steps, "tracked": int(model[1].num_batches_tracked)}), flush=True)
         if steps == options.poison_at:
             with torch.no_grad():
                 model[0].weight[0, 0] = float("nan")

@@ -15,10 +15,10 @@ from paceline.core import messages as m
 from paceline.core.roles import ROLES
 
 from support.cohort import Cohort, Fault
+from support.runs import action_knobs
 
 FAULTS = ("kill", "cut", "poison", "abort", "leave", "stop", "break", "checkpoint", "evaluate")
 SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
-OPTIONAL = st.sampled_from([None, 1, 2])
 
 
 @st.composite
@@ -27,10 +27,7 @@ def knobs(draw: st.DrawFn) -> dict[str, Any]:
     policy = draw(st.sampled_from(["cadence", "sync", "async"]))
     made: dict[str, Any] = {
         "policy": policy, "ranks": draw(st.integers(1, 3)), "num_epochs": draw(st.integers(0, 4)),
-        "samples": draw(st.integers(4, 40)), "checkpoint_every": draw(OPTIONAL), "checkpoint_at_epoch": draw(OPTIONAL),
-        "eval_every": draw(OPTIONAL), "save_path": draw(st.sampled_from([None, "runs"])),
-        "callbacks": draw(st.sampled_from([ROLES, ROLES, ("evaluate",), ("checkpoint",)])),
-        "role_policy": draw(st.sampled_from(["fastest", 0, 1, 7])),
+        "samples": draw(st.integers(4, 40)), **draw(action_knobs()),
     }  # fmt: skip
     if policy != "sync":
         made["anchor"] = draw(st.integers(1, 4))

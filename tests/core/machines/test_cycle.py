@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core import effects as fx
+from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.cadence_inputs import NudgeDown
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
@@ -100,6 +101,7 @@ def test_a_message_of_another_life_changes_no_stamp_either(life: dict[str, Any])
     """I3, N-6: one Fenced reply a second at most, and none to another run."""
     hand = Hand().form()
     hand.now += 5
+    hand.feed(ev.Tick())
     before = hand.co.snapshot()
     effects = [*hand.say(0, m.Heartbeat, step_count=0, state="x", **life),
                *hand.say(0, m.Heartbeat, step_count=0, state="x", **life)]  # fmt: skip

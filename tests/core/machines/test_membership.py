@@ -67,9 +67,9 @@ def test_a_model_above_the_limit_is_refused() -> None:
     assert next(e.reject.code for e in effects if isinstance(e, fx.Refuse)) == m.RejectCode.SIZE
 
 
-def test_nobody_joins_a_run_that_has_begun_or_ends() -> None:
-    """M-22: frozen while it runs; closing, which may be tried again, at its end."""
-    hand = Hand(2, target_ranks=2)
+def test_nobody_joins_a_frozen_run_that_has_begun_or_one_that_ends() -> None:
+    """M-22, I20: frozen while it runs; closing, which may be tried again, at its end."""
+    hand = Hand(2, target_ranks=2, elastic=False)
     late = ev.HelloReceived(7, hello(60))
     codes = [next(e.reject.code for e in hand.feed(late) if isinstance(e, fx.Refuse))]
     hand.form()
@@ -242,7 +242,7 @@ def test_beacons_leave_every_second_in_every_phase() -> None:
         ({"max_failure": 0.5}, 2, m.SaveReason.MAX_FAILURE),
         ({"max_failure": 1.0}, 4, m.SaveReason.MAX_FAILURE),
         ({}, 4, m.SaveReason.ALL_RANKS_LOST),
-        ({"min_ranks": 3}, 2, m.SaveReason.SINGLE_SURVIVOR),
+        ({"min_ranks": 3, "elastic": False}, 2, m.SaveReason.SINGLE_SURVIVOR),
     ],
 )
 @pytest.mark.parametrize("armed", [False, True])

@@ -351,3 +351,16 @@ def test_a_rank_that_does_not_train_says_why(phase: WorkerPhase) -> None:
     rank = Rank(phase)
     assert bool(rank.worker.explain()) is (phase in (J, W, P, D))
     assert rank.worker.explain(rank=0) == ()
+
+
+def test_a_draining_worker_runs_no_collective_and_never_parks() -> None:
+    """I23, W-23: whatever it is still sent, it serves or ignores it, and its end is in sight."""
+    rank = Rank(WorkerPhase.DRAINING)
+    orders = rank.request(1) + rank.request(2, observer=True)
+    orders += rank.control(m.SyncNow, cycle=3, attempt=0, session_id=1, version=1, global_step=0)
+    orders += rank.control(m.Throttle, cycle=3, reason=m.ThrottleReason.BARRIER)
+    orders += rank.control(m.StartEpoch, cycle=0, plan=PLAN)
+    orders += rank.control(m.RequestState, transfer_id=1, joiner_rank=0, joiner_incarnation=2)
+
+    assert not of(orders, fx.Park) and {type(order).__name__ for order in orders} == {"TakeSnapshot"}
+    assert rank.worker.phase == WorkerPhase.DRAINING and rank.worker.drain_until is not None

@@ -128,11 +128,13 @@ NOTICES: list[tuple[str, Callable[[Rank], list[Any]], tuple[str, ...]]] = [
     ("Beacon", say(m.Beacon, run_phase=1, cycle_phase=0, cycle=0), ()),
     ("RequestSessionId", say(m.RequestSessionId, session_id=1), ("Publish",)),
     ("NewSession", NEW_SESSION, ("Publish",)),
-    ("RequestState", say(m.RequestState, transfer_id=1, joiner_rank=2, joiner_incarnation=1), ("Publish",)),
     ("ExecuteEvalCallback", EVALUATE, ()),
     ("Fenced naming the own life", FENCED_OWN, ()),
     ("LinkUp", tell(ev.LinkUp()), ()),
 ]
+
+DONATE = say(m.RequestState, transfer_id=1, joiner_rank=2, joiner_incarnation=1)
+RETURNED = seq(lambda r: r.request(1, observer=True), lambda r: r.copied(1), lambda r: r.staged(1))
 
 CASES: list[Case] = [
     *(case for what, come, orders in NOTICES for case in each(UP, what, come, orders)),
@@ -168,6 +170,14 @@ CASES: list[Case] = [
     *each((P,), "Update of other steps", lambda r: r.update(1, merged=5), VIOLATED, S, before=shipped()),
     *each((D,), "Update without a consensus", lambda r: r.update(1)),
     *each((D,), "Update", lambda r: r.update(1), ("Adopt",), before=shipped()),
+    *each((T,), "Update to a returned rank", lambda r: r.update(1, outcome=m.Outcome.OBSERVER),
+          ("Adopt", "AbandonPlan"), W, before=RETURNED, policy="async"),
+    *each((T,), "Update with a plan to a returned rank", lambda r: r.update(1, outcome=m.Outcome.OBSERVER, plan=NEXT),
+          ("Adopt", "AbandonPlan", "Train"), T, before=RETURNED, policy="async"),
+    *each((P,), "Update to a returned rank", lambda r: r.update(1, outcome=m.Outcome.OBSERVER),
+          ("Adopt", "AbandonPlan", "Unpark"), W, before=RETURNED),
+    *each((W, T, P), "RequestState", DONATE, ("SendState",)),
+    *each((J, D), "RequestState", DONATE),
     # plans (W-15, W-16)
     *each((J,), "StartEpoch", START, VIOLATED, S),
     *each((W,), "StartEpoch", START, ("Train",), T),

@@ -1,0 +1,65 @@
+"""A consensus on disk and the record beside it, as a run that resumes finds them (K-6, K-12).
+
+    DIR/consensus.safetensors    the weights
+    DIR/consensus.meta.json      what they contain, and the hash of the file
+
+The coordinator reads the record, since it decides what is left to train. The weights are loaded by the source of cycle
+0, the lowest rank, into the model it has built, and reach all others with the state it gives (M-6). So the averager
+needs no way to send what it was not sent, entries that never ride in averages come from a real model, and only one
+rank needs the file: on another host under the same path. The hash travels in the welcome, so a file of the same name
+is not enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import attrs
+
+from ..core.errors import CheckpointError
+from ..core.ledger import Resume
+from ..core.run import FINAL_STEM
+
+__all__ = ["Bundle", "check_file", "read_bundle"]
+
+
+@attrs.frozen
+class Bundle:
+    """A consensus `file` that is whole, and what its record says."""
+
+    file: Path
+    resume: Resume
+
+
+def read_bundle(path: Path) -> Bundle:
+    """The bundle in the directory `path`, or of the consensus file `path`. Raises `CheckpointError` for a file that is
+    missing, damaged, of a newer format, or not the one that the record was written for."""
+    file = (path / f"{FINAL_STEM}.safetensors" if path.is_dir() else path).resolve()
+    meta = file.with_suffix(".meta.json")
+    try:
+        resume = Resume.read(json.loads(meta.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as failure:
+        raise CheckpointError(
+            f"{meta} cannot be read: {failure}; name the directory of a run that saved its model (K-12)"
+        ) from None
+    except CheckpointError as failure:
+        raise CheckpointError(f"{meta}: {failure}") from None
+    named = resume.files.get(file.name)
+    if named is None:
+        raise CheckpointError(f"{meta} does not name {file.name}, but {sorted(resume.files)} (K-12)")
+    check_file(file, named)
+    return Bundle(file, resume)
+
+
+def check_file(file: Path, sha256: str) -> None:
+    """Raise `CheckpointError` unless this is the file with that hash, naming both."""
+    try:
+        with open(file, "rb") as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as failure:
+        raise CheckpointError(f"{file} cannot be read: {failure}; the lowest rank needs it to resume (K-12)") from None
+    if found != sha256:
+        raise CheckpointError(f"{file} has SHA-256 {found[:16]}, the record of the run {sha256[:16]}; it is another "
+                              "file, or damaged (K-12)")  # fmt: skip

@@ -1,0 +1,249 @@
+"""The escalation ladder: what is done about a rank that owes something and shows no progress (protocol M-10 to M-16).
+
+    Suspect (t > L) -> Nudge (t > 2L, 3L, 4L) -> Excluded (t > 3L, only if switched on) -> the ceiling (gates.py)
+
+Each stage of a cycle has a clock of its own, and each rank is judged by its own past: `L` is learned from the last
+durations of that very stage. A rank that is merely slow within its habits is never suspected (I35), and a heartbeat
+moves no clock, because a process whose training hangs still sends it (I33). Below the ceiling, time alone says
+something, asks again, or takes a rank out of the gates; it ends nobody (I31).
+
+- `snapshot`: from the request to SnapshotReady. The one batch a rank still finishes is evidence, once.
+- `upload`: until its contribution is complete. Moving bytes are evidence. What comes then is the averager's debt.
+- `ack`: from RoundReduced to SyncAck.
+- `step`: between two steps, from the moment on in which another voter waits for this rank.
+
+The clocks of a rank stand still while it evaluates or is in the checkpoint callback, for the role limit at most: that
+is time spent for all (M-11).
+
+An excluded rank lives on as Lagging: without a vote, without work, its unmerged steps given back. Once its training
+thread shows itself, it observes the next cycle like a joiner, and is a voter again (M-14, M-25).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from .effects import Emit
+from .phases import CyclePhase, PeerPhase, RunPhase
+from .values import state
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+    from .peer import Peer
+
+__all__ = ["FIRST_NUDGE", "Climb", "Learned", "Stage", "judge", "learned", "next_due", "refresh", "waiting_steps"]
+
+LEAST_DURATIONS = 3
+"""Durations from which a deadline is learned; fewer say nothing yet (M-11)."""
+FIRST_NUDGE, EXCLUDE_AT = 2, 3
+"""Multiples of the deadline after which a rank is asked again, and excluded (M-13, M-14)."""
+
+
+class Stage(IntEnum):
+    """What a rank owes (M-10)."""
+
+    SNAPSHOT = 0
+    UPLOAD = 1
+    ACK = 2
+    STEP = 3
+
+
+@state
+class Climb:
+    """Where one rank stands: the stage it owes in the pending cycle, since when, and what was said about it.
+
+    `evidence_at` is the later of the stage's start and its last evidence, `durations` the last ones of each stage in
+    seconds, `suspected` the stages of this cycle that were reported, `nudges` those of the current stage.
+    """
+
+    history: int
+    stage: Stage | None = None
+    entered_at: float = 0.0
+    evidence_at: float = 0.0
+    last_batch_counted: bool = False
+    suspected: tuple[Stage, ...] = ()
+    nudges: int = 0
+    durations: tuple[deque[float], ...] = attrs.field(factory=lambda: tuple(deque() for _ in Stage))
+
+    def begin(self, now: float) -> None:
+        """A cycle was armed: its first request is out, and nothing was said about it yet."""
+        self.suspected = ()
+        self.enter(Stage.SNAPSHOT, now)
+
+    def enter(self, stage: Stage | None, now: float) -> None:
+        """The next stage begins; None when the rank owes nothing."""
+        self.stage, self.nudges, self.last_batch_counted = stage, 0, False
+        self.entered_at = self.evidence_at = now
+
+    def complete(self, stage: Stage, then: Stage | None, now: float) -> None:
+        """A stage is over: what it took is remembered. A stage that was left already is not."""
+        if self.stage == stage:
+            self.remember(stage, now - self.entered_at)
+            self.enter(then, now)
+
+    def remember(self, stage: Stage, seconds: float) -> None:
+        """What a stage took; the oldest is forgotten. Kept by hand: a bound inside the queue is lost in a snapshot."""
+        known = self.durations[stage]
+        known.append(seconds)
+        if len(known) > self.history:
+            known.popleft()
+
+    def excuse(self, since: float, now: float) -> None:
+        """M-11: between these instants the rank had a duty; its clocks go on from where they stood."""
+        self.entered_at += now - max(since, self.entered_at)
+        self.evidence_at += now - max(since, self.evidence_at)
+
+    def stepped(self, now: float) -> None:
+        """A batch while the copy is owed: the one it was in at the request counts, more of them do not (M-10)."""
+        if self.stage == Stage.SNAPSHOT and not self.last_batch_counted:
+            self.last_batch_counted, self.evidence_at = True, now
+
+
+@attrs.frozen
+class Learned:
+    """A deadline in seconds, and the numbers behind it: median and spread are None where too little is known."""
+
+    seconds: float
+    count: int
+    median: float | None = None
+    deviation: float | None = None
+
+
+def learned(co: Coordinator, peer: Peer, stage: Stage) -> Learned:
+    """M-11: clamp(median + k * MAD, floor, ceiling / 2) over the last durations; the MAD is not scaled."""
+    config, known = co.config, peer.climb.durations[stage]
+    if stage == Stage.STEP and peer.total_steps == 0:
+        return Learned(config.scaled(config.first_step_s), 0)
+    if len(known) < LEAST_DURATIONS:
+        return Learned(config.scaled(config.suspect_initial_s), len(known))
+    middle = _median(known)
+    deviation = _median(abs(duration - middle) for duration in known)
+    most = (config.window_ceiling if stage == Stage.STEP else config.reduce_ceiling) / 2
+    floor = min(config.scaled(config.suspect_floor_s), most)
+    return Learned(max(floor, min(middle + config.suspect_k * deviation, most)), len(known), middle, deviation)
+
+
+def _median(values: Iterable[float]) -> float:
+    """The middle one, or the mean of the two in the middle."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _least(co: Coordinator) -> float:
+    """No deadline is shorter than this, so nothing has to be computed before it has passed."""
+    config = co.config
+    return min(config.scaled(config.suspect_floor_s), config.scaled(config.suspect_initial_s),
+               config.scaled(config.first_step_s), config.reduce_ceiling / 2, config.window_ceiling / 2)  # fmt: skip
+
+
+# --- who is waited for -----------------------------------------------------------------------------------------------
+
+
+def waiting_steps(co: Coordinator) -> list[Peer]:
+    """Voters below quota while another voter waits for them (M-16); nobody while all of them train."""
+    owing = [co.peers[rank] for rank in co.voters if not co.peers[rank].satisfied]
+    return owing if len(owing) < len(co.voters) else []
+
+
+def _owing(co: Coordinator) -> Iterator[tuple[Peer, Stage, float]]:
+    """Who owes what, and since when it shows nothing."""
+    cycle = co.cycle
+    if co.run.phase != RunPhase.TRAINING:
+        return
+    if cycle.phase == CyclePhase.PENDING:
+        for rank in cycle.participants:
+            climb = co.peers[rank].climb
+            if climb.stage is not None and cycle.owes(rank) and co.actions.under_way(rank) is None:
+                yield co.peers[rank], climb.stage, climb.evidence_at
+    elif cycle.phase == CyclePhase.IDLE:
+        waiting_since = cycle.idle_since if cycle.waiting_since is None else cycle.waiting_since
+        for peer in waiting_steps(co):
+            if co.actions.under_way(peer.rank) is None:
+                since = max(cycle.idle_since, waiting_since, peer.last_progress, peer.climb.evidence_at)
+                yield peer, Stage.STEP, since
+
+
+# --- the steps -------------------------------------------------------------------------------------------------------
+
+
+def judge(co: Coordinator) -> None:
+    """Step 8 of the pass, below the ceilings."""
+    least = _least(co)
+    for peer, stage, since in list(_owing(co)):
+        if co.now > since + least:
+            deadline = learned(co, peer, stage)
+            _suspect(co, peer, stage, since, deadline)
+            if stage != Stage.STEP:
+                _nudge(co, peer, stage, since, deadline)
+            if co.now > since + EXCLUDE_AT * deadline.seconds and _may_exclude(co, peer):
+                _exclude(co, peer, stage, since, deadline)
+
+
+def next_due(co: Coordinator) -> float:
+    """When the next step may fall due; each is exceeded strictly."""
+    least, due = _least(co), math.inf
+    for peer, stage, since in _owing(co):
+        if co.now <= since + least:
+            due = min(due, since + least)
+            continue
+        length = learned(co, peer, stage).seconds
+        steps = [1] if stage not in peer.climb.suspected else []
+        if stage != Stage.STEP and peer.climb.nudges < co.config.max_nudges:
+            steps.append(FIRST_NUDGE + peer.climb.nudges)
+        if co.config.laggards == "exclude":
+            steps.append(EXCLUDE_AT)
+        due = min([due, *(since + step * length for step in steps if since + step * length >= co.now)])
+    return math.nextafter(due, math.inf)
+
+
+def refresh(co: Coordinator) -> None:
+    """M-9: the coordinator itself was away; every clock starts anew."""
+    for rank in co.alive:
+        co.peers[rank].climb.evidence_at = co.now
+
+
+def _facts(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> dict[str, Any]:
+    return {
+        "rank": peer.rank, "cycle": co.cycle.number, "stage": stage.name.lower(), "waited": co.now - since,
+        "deadline": deadline.seconds, "median": deadline.median, "deviation": deadline.deviation,
+        "count": deadline.count,
+    }  # fmt: skip
+
+
+def _suspect(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> None:
+    """M-12: said once per rank, cycle and stage; it changes nothing else."""
+    if co.now > since + deadline.seconds and stage not in peer.climb.suspected:
+        peer.climb.suspected = (*peer.climb.suspected, stage)
+        co.emit(Emit("Suspect", _facts(co, peer, stage, since, deadline)))
+
+
+def _nudge(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> None:
+    """M-13: the very request again, which a rank answers with what it said before (W-10)."""
+    climb = peer.climb
+    if climb.nudges < co.config.max_nudges and co.now > since + (FIRST_NUDGE + climb.nudges) * deadline.seconds:
+        climb.nudges += 1
+        co.emit(Emit("Nudge", {**_facts(co, peer, stage, since, deadline), "nudge": climb.nudges}))
+        co.cycle.ask(peer.rank)
+
+
+def _may_exclude(co: Coordinator, peer: Peer) -> bool:
+    """M-14: a voter whose contribution is not in the consensus, while another one has moved."""
+    if co.config.laggards != "exclude" or peer.phase != PeerPhase.VOTER:
+        return False
+    reduced = co.cycle.reduced if co.cycle.pending else None
+    if reduced is not None and peer.rank in reduced.accepted:
+        return False
+    return any(co.peers[rank].steps for rank in co.voters if rank != peer.rank)
+
+
+def _exclude(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> None:
+    co.emit(Emit("Excluded", _facts(co, peer, stage, since, deadline)))
+    co.peer_engine.fire(peer, "Excluded", None)
+    co.urgent = True  # it may have been the last that was waited for (C-21)

@@ -1,0 +1,113 @@
+"""A session in a run that resumes: where its weights, its schedule and its samples begin (K-12, M-6)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import trio
+
+from paceline.backends.bundle import check_file, read_bundle
+from paceline.backends.checkpoint import load_model
+from paceline.backends.serve import serve
+from paceline.core.config import Config
+from paceline.core.errors import CheckpointError
+
+from support.small_run import BATCH, SAMPLES, Seen, SmallRun
+from support.transports import CREDENTIALS
+
+STEPS = SAMPLES // BATCH
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Path:
+    """The directory of a run of one rank and two epochs."""
+    run = SmallRun(run_dir=tmp_path / "run", target_ranks=1)
+    run.train(0)
+    run.coordinator.result()
+    return tmp_path / "run"
+
+
+def test_the_first_step_is_taken_from_the_saved_model_at_its_schedule_position(ended: Path) -> None:
+    """K-12: weights from the file for every rank, whatever its own model was; the position is global_step, set once."""
+    saved, _ = load_model(ended / "consensus.safetensors")
+    weights = torch.cat([saved[name].reshape(-1) for name in ("0.weight", "0.bias", "2.weight", "2.bias")])
+    begun: list[torch.Tensor] = []
+
+    def note(seen: Seen) -> None:
+        if not seen.rates:
+            begun.append(seen.parameters)
+
+    run = SmallRun(initial_state=str(ended), target_ranks=2)
+    ranks = [run.start(rank, epochs=4, lr_schedule=float, before=note) for rank in (0, 1)]
+    seen = [rank.result() for rank in ranks]
+    run.coordinator.result()
+    assert len(begun) == 2 and all(torch.equal(start, weights) for start in begun)
+    assert min(rate for one in seen for rate in one.rates) == 2 * STEPS
+    samples = sorted(index for one in seen for epoch in (2, 3) for index in one.samples.get(epoch, []))
+    assert samples == sorted([*range(SAMPLES)] * 2) and not any(0 in one.samples or 1 in one.samples for one in seen)
+    assert all(one.session.global_step == 4 * STEPS and one.session.version > 0 for one in seen)
+
+
+def test_the_source_refuses_a_file_that_is_not_the_one_of_the_record(ended: Path) -> None:
+    """K-12: on another host something else may lie under the same name; the next rank would be the source then."""
+    run = SmallRun(initial_state=str(ended), target_ranks=1, formation_s=5.0)
+    (ended / "consensus.safetensors").write_bytes(b"something else")
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        run.train(0, epochs=4)
+    assert run.coordinator.result().status == "failed"
+
+
+def test_a_run_cannot_be_resumed_with_another_batch_size(ended: Path) -> None:
+    """Said by the coordinator before it listens."""
+    with pytest.raises(CheckpointError, match=f"batch_size: .*{BATCH}.*7"):
+        _start(initial_state=str(ended), batch_size=7)
+
+
+def _start(**knobs: Any) -> None:
+    trio.run(lambda: serve(Config(target_ranks=1, **knobs), "tcp://127.0.0.1:0", CREDENTIALS))
+
+
+# --- bundles ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_is_named_by_its_directory_or_its_file(ended: Path) -> None:
+    """Either way it is the same absolute file, since ranks have directories of their own."""
+    by_directory, by_file = read_bundle(ended), read_bundle(ended / "consensus.safetensors")
+    assert by_directory == by_file and by_file.file.is_absolute()
+    assert by_file.resume.global_step == 2 * STEPS and by_file.resume.last_closed_epoch == 1
+
+
+def _without(ended: Path, name: str) -> None:
+    (ended / name).unlink()
+
+
+def _rewritten(ended: Path, **changes: Any) -> None:
+    path = ended / "consensus.meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(("harm", "said"), [
+    (lambda ended: _without(ended, "consensus.safetensors"), "consensus.safetensors cannot be read"),
+    (lambda ended: _without(ended, "consensus.meta.json"), "consensus.meta.json cannot be read"),
+    (lambda ended: (ended / "consensus.meta.json").write_text("{"), "cannot be read"),
+    (lambda ended: _rewritten(ended, format=99), "consensus.meta.json: format: the record has 99"),
+    (lambda ended: _rewritten(ended, files={"other": "00"}), r"does not name consensus.safetensors, but \['other'\]"),
+    (lambda ended: _rewritten(ended, files={"consensus.safetensors": "00"}), "the record of the run 00"),
+], ids=["no file", "no record", "cut", "newer", "another name", "another hash"])  # fmt: skip
+def test_a_bundle_that_is_not_whole_is_refused(ended: Path, harm: Any, said: str) -> None:
+    """K-12: missing or damaged file, by name."""
+    harm(ended)
+    with pytest.raises(CheckpointError, match=said):
+        read_bundle(ended)
+
+
+def test_a_file_is_checked_against_its_hash(tmp_path: Path) -> None:
+    """Both are named."""
+    (tmp_path / "f").write_bytes(b"abc")
+    check_file(tmp_path / "f", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+    with pytest.raises(CheckpointError, match=r"ba7816bf.*00000000"):
+        check_file(tmp_path / "f", "00" * 32)

@@ -1,0 +1,143 @@
+"""Coordinator and workers joined, while ranks come back, come anew, and hang (M-10 to M-14, M-22 to M-28).
+
+The checks are those of `support/ghost.py`, named by invariant, after every event.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.core import events as ev
+
+from support.cohort import Fault
+from support.elastic import Elastic
+from support.runs import OF_ACTIONS, action_knobs
+
+SCHEDULES = st.lists(st.integers(0, 11), max_size=400)
+COMINGS = ("kill", "start", "start", "cut", "leave")
+ALL = (*COMINGS, "hang", "poison", "abort", "freeze")
+
+
+@st.composite
+def knobs(draw: st.DrawFn) -> dict[str, Any]:
+    """Runs of every policy, long enough to join."""
+    policy = draw(st.sampled_from(["cadence", "sync", "async", "unprogressive"]))
+    made: dict[str, Any] = {
+        "policy": "cadence" if policy == "unprogressive" else policy,
+        "ranks": draw(st.integers(2, 4)), "num_epochs": draw(st.integers(1, 3)), "batch_size": draw(st.integers(1, 3)),
+        "max_ranks": 6, "min_ranks": draw(st.sampled_from([1, 1, 2])), "join_patience": draw(st.integers(1, 3)),
+        "laggards": draw(st.sampled_from(["wait", "exclude"])), "stateful": draw(st.booleans()),
+        "elastic": draw(st.sampled_from([True, True, True, False])),
+        "max_batch_diff": draw(st.sampled_from([None, None, 1])), "samples": draw(st.integers(20, 90)),
+    }  # fmt: skip
+    if policy == "unprogressive":
+        made["progressive"] = False
+    if policy != "sync":
+        made["anchor"] = draw(st.integers(1, 4))
+    return made
+
+
+def faults(kinds: tuple[str, ...], most: int = 5) -> st.SearchStrategy[list[Fault]]:
+    """Comings and goings."""
+    return st.lists(
+        st.builds(Fault, when=st.integers(0, 250), kind=st.sampled_from(kinds), rank=st.integers(0, 5),
+                  lose=st.integers(0, 3)),
+        max_size=most,
+    )  # fmt: skip
+
+
+@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(knobs(), SCHEDULES, faults(ALL))
+def test_every_elastic_run_ends_with_nothing_lost_and_nothing_merged_twice(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """I38, I42, I44, and after every event I18 to I21, I36 and those of a cohort that only shrinks."""
+    Elastic(**made).run(schedule, struck)
+
+
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(knobs(), action_knobs(), SCHEDULES, faults((*ALL, *OF_ACTIONS)))
+def test_callbacks_go_on_while_ranks_come_and_go(
+    made: dict[str, Any], more: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """I16, I17, I24, I38: holders that die, hang, are excluded or come back; every run ends."""
+    Elastic(**made, **more).run(schedule, struck)
+
+
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(knobs(), SCHEDULES, st.integers(0, 250), st.integers(0, 250))
+def test_a_run_to_which_ranks_only_come_covers_everything(
+    made: dict[str, Any], schedule: list[int], first: int, second: int
+) -> None:
+    """I28, I30, M-25: newcomers disturb nobody, whenever they come."""
+    cohort = Elastic(**made)
+    cohort.run(schedule, [Fault(first, "start", rank=9), Fault(second, "start", rank=9)])
+
+    assert cohort.finish is not None and cohort.finish.status == "ok"
+    assert not cohort.co.violations and not cohort.co.refused
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(knobs(), SCHEDULES, st.lists(st.builds(
+    Fault, when=st.integers(0, 200), kind=st.just("hang"), rank=st.integers(0, 3), lose=st.integers(0, 2)), max_size=3))
+def test_a_hang_below_the_ceiling_ends_nobody(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """I31: time alone suspects, asks again, excludes; who is excluded comes back, and everything is covered."""
+    made["policy"] = "cadence" if made["policy"] == "sync" else made["policy"]
+    made.update(anchor=2, join_patience=3, formation_s=900.0, reduce_ceiling_s=300.0, window_ceiling_s=600.0)
+    cohort = Elastic(**made)
+    cohort.run(schedule, struck)
+
+    assert cohort.finish is not None and cohort.finish.status == "ok", cohort.finish
+    assert not cohort.events("Died") and not cohort.co.violations
+    if made["laggards"] == "wait":
+        assert not cohort.events("Excluded")
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(knobs(), st.lists(st.integers(0, 11), max_size=120), faults(ALL, most=3))
+def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+    """I25: the tables mean the same on `transitions` as compiled."""
+    made.update(samples=min(made["samples"], 30), num_epochs=1)
+    runs = [Elastic(engine=engine, **made) for engine in ("compiled", "transitions")]
+    for cohort in runs:
+        cohort.run(schedule, struck)
+
+    assert runs[0].effects == runs[1].effects
+    assert runs[0].co.snapshot() == runs[1].co.snapshot()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(knobs(), SCHEDULES, faults(ALL))
+def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+    """C-4: the whole pass after every event gives the same effects."""
+    made["beacon_s"] = 1e6  # as in the cohort that only shrinks
+    quick, thorough = _Paced(**made), _Thorough(**made)
+    for cohort in (quick, thorough):
+        cohort.run(schedule, struck)
+
+    assert quick.effects == thorough.effects
+
+
+class _Paced(Elastic):
+    """Time passes second by second, whatever the machine's deadline is, so that two of them see the same time."""
+
+    def _do_tick(self, rank: int) -> None:
+        self.now += 1.0
+        for node in self.nodes.values():
+            if node.alive and not node.frozen:
+                self.tell(node, ev.Tick())
+        self.feed(ev.Tick())
+
+
+class _Thorough(_Paced):
+    """Asks for the whole pass each time."""
+
+    def feed(self, event: Any) -> None:
+        if self.co.run.phase:
+            self.co.urgent = True
+        super().feed(event)

@@ -1,0 +1,333 @@
+"""The escalation ladder, step by step (M-10 to M-16): clocks, deadlines, what is said, and who is excluded."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.core import effects as fx
+from paceline.core import events as ev
+from paceline.core import messages as m
+from paceline.core.ladder import Stage, learned
+from paceline.core.phases import CyclePhase, PeerPhase
+
+from support import duties
+from support.elastic import Elastic
+from support.hand import Hand, messages, named, pending
+from support.rank import Rank, reports
+
+
+def said(effects: list[Any], *names: str) -> list[tuple[str, int, str]]:
+    """Name, rank and stage of the ladder's events among effects."""
+    wanted = names or ("Suspect", "Nudge", "Excluded")
+    return [(e.name, e.facts["rank"], e.facts["stage"]) for e in effects if isinstance(e, fx.Emit) and e.name in wanted]
+
+
+def ship(hand: Hand, *ranks: int) -> None:
+    """These ranks have given their whole contribution."""
+    for rank in ranks:
+        hand.ready(rank)
+        hand.feed(ev.RoundProgress(hand.co.cycle.key, rank, 100, True))
+
+
+def owes_snapshot(**knobs: Any) -> Hand:
+    """Cycle 1 is armed, rank 1 has shipped and rank 0 says nothing."""
+    hand = pending(samples=400, **{"suspect_initial_s": 10.0, **knobs})
+    ship(hand, 1)
+    return hand
+
+
+# --- the deadline (M-11) ---------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0.0, 400.0), min_size=3, max_size=40), st.floats(0.5, 10.0))
+def test_the_deadline_is_learned_from_the_last_durations(durations: list[float], k: float) -> None:
+    """M-11: clamp(median + k * MAD, floor, ceiling / 2) over the last twenty; against the statistics module."""
+    hand = Hand(1, suspect_k=k)
+    peer = hand.co.peers[0]
+    for seconds in durations:
+        peer.climb.remember(Stage.ACK, seconds)
+    last = durations[-20:]
+    middle = statistics.median(last)
+    spread = statistics.median(abs(x - middle) for x in last)
+    known = learned(hand.co, peer, Stage.ACK)
+
+    assert known.seconds == pytest.approx(max(5.0, min(middle + k * spread, 150.0))) and known.count == len(last)
+
+
+def test_with_too_little_known_the_deadline_is_the_initial_one() -> None:
+    """M-11: 60 s below three durations; 1800 s before the first step; both scaled, the ceiling halves the rest."""
+    hand = Hand(1, time_scale=2.0)
+    peer = hand.co.peers[0]
+    assert learned(hand.co, peer, Stage.SNAPSHOT).seconds == 120.0
+    assert learned(hand.co, peer, Stage.STEP).seconds == 3600.0
+    peer.total_steps = 1
+    peer.climb.durations[Stage.STEP].extend([1e6] * 3)
+    assert learned(hand.co, peer, Stage.STEP).seconds == hand.co.config.window_ceiling / 2
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0.5, 30.0), min_size=3, max_size=8), st.floats(0.0, 1.0))
+def test_a_rank_within_its_habits_is_never_suspected(habits: list[float], part: float) -> None:
+    """I35: whatever it is used to, as long as it takes no longer than it has learned."""
+    hand = owes_snapshot()
+    peer = hand.co.peers[0]
+    peer.climb.durations[Stage.SNAPSHOT].extend(habits)
+    effects = hand.tick(part * learned(hand.co, peer, Stage.SNAPSHOT).seconds)
+    assert not said(effects)
+
+
+# --- the steps (M-12, M-13) ------------------------------------------------------------------------------------------
+
+
+def test_suspect_then_three_nudges_and_nothing_else_below_the_ceiling() -> None:
+    """M-12, M-13, I31: at L, 2L, 3L and 4L, each strictly after its instant; the request is the same one, so one that
+    was lost on the way does not wait for the ceiling (17.2 #8)."""
+    hand = owes_snapshot()
+    start = hand.now
+    times = {}
+    while hand.now < start + 290:
+        for what in said(hand.tick(0.5)):
+            times.setdefault(what[0], []).append(hand.now - start)
+    assert [round(t) for t in times["Suspect"]] == [10] and [round(t) for t in times["Nudge"]] == [20, 30, 40]
+    assert min(times["Suspect"]) > 10 or times["Suspect"] == [10.5]
+    requests = messages(hand.effects, m.RequestParams, 0)
+    assert [(r.cycle, r.attempt, r.observer) for r in requests[-4:]] == [(1, 0, False)] * 4
+    assert hand.co.voters == [0, 1] and hand.co.cycle.phase == CyclePhase.PENDING
+    assert "E15" in [reason.code for reason in hand.co.explain(0)]
+
+
+def test_each_stage_has_a_clock_of_its_own() -> None:
+    """M-10: snapshot, upload, ack; between the last contribution and RoundReduced the averager owes, not a rank."""
+    hand = owes_snapshot(max_nudges=0)
+    assert said(hand.tick(11)) == [("Suspect", 0, "snapshot")]
+    hand.ready(0)
+    assert said(hand.tick(11)) == [("Suspect", 0, "upload")]
+    hand.feed(ev.RoundProgress(hand.co.cycle.key, 0, 50, True))
+    assert said(hand.tick(100)) == []
+    hand.reduce()
+    hand.ack(1)
+    assert said(hand.tick(11)) == [("Suspect", 0, "ack")]
+    hand.ack(0)
+    assert hand.co.cycle.version == 1
+    assert [len(d) for d in hand.co.peers[0].climb.durations[:3]] == [2, 1, 2], "formation counts too"
+
+
+def test_moving_bytes_are_evidence() -> None:
+    """M-10, M-15: an upload that goes on is not suspected, however long it takes."""
+    hand = owes_snapshot()
+    hand.ready(0)
+    for step in range(1, 40):
+        assert not said(hand.tick(9))
+        hand.feed(ev.RoundProgress(hand.co.cycle.key, 0, step, False))
+    assert hand.co.cycle.pending
+
+
+def test_the_one_batch_it_still_finishes_is_evidence_once() -> None:
+    """M-10: a rank that goes on training without ever giving its copy is not excused by it."""
+    hand = pending(samples=400, suspect_initial_s=10.0, policy="async", max_nudges=0)
+    ship(hand, 1)
+    hand.tick(6)
+    hand.step(0)
+    assert not said(hand.tick(6))
+    hand.step(0)
+    assert said(hand.tick(6)) == [("Suspect", 0, "snapshot")]
+
+
+def test_a_step_that_others_wait_for_is_suspected_and_not_nudged() -> None:
+    """M-16, M-13: stage step; nothing is suspected while nobody waits."""
+    hand = Hand(2, samples=400, suspect_initial_s=10.0).form()
+    hand.step(0, 1), hand.step(1, 1)
+    assert not said(hand.tick(100)), "both train"
+    assert not said(hand.step(1, 2) + hand.complete(1) + hand.tick(9)), "nobody has waited long for it"
+    assert said(hand.tick(100)) == [("Suspect", 0, "step")]
+    assert [reason.code for reason in hand.co.explain(0)] == ["E01"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_the_clocks_stand_still_during_a_duty_for_the_role_limit_at_most(answers: bool) -> None:
+    """M-11: an evaluation is time spent for all; the answer, or the limit, lets the clock of the stage go on."""
+    run = duties.hand(suspect_initial_s=10.0, role_limit_s=50.0, max_nudges=0)
+    duties.armed(run, duties.EVAL)
+    run.average()
+    [order] = messages(run.effects, m.ExecuteEvalCallback)
+    assert order.target_rank == 0
+    duties.arm(run)
+    ship(run, 1)
+    assert not said(run.tick(9)) and not said(run.tick(30)), "rank 0 evaluates"
+    if answers:
+        duties.evaluated(run, order)
+        assert not said(run.tick(9))
+    else:
+        assert not said(run.tick(12)), "the limit has passed"
+        assert not said(run.tick(8))
+    assert said(run.tick(3)) == [("Suspect", 0, "snapshot")]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.floats(0.1, 30.0), st.booleans()), max_size=12))
+def test_heartbeats_move_no_step(pauses: list[tuple[float, bool]]) -> None:
+    """I33: the same steps at the same times, with more or fewer heartbeats."""
+    runs = []
+    for chatty in (False, True):
+        hand = owes_snapshot(laggards="exclude")
+        seen: list[Any] = []
+        for pause, extra in pauses:
+            effects = hand.tick(pause)
+            if chatty and extra:
+                effects += hand.say(0, m.Heartbeat, step_count=9, state="x")
+            seen += [(round(hand.now, 6), *what) for what in said(effects)]
+        runs.append(seen)
+    assert runs[0] == runs[1]
+
+
+def test_a_coordinator_that_was_away_suspects_nobody_for_it() -> None:
+    """M-9: every clock of the ladder starts anew."""
+    hand = owes_snapshot()
+    hand.tick(5)
+    hand.now += 500
+    assert not said(hand.feed(ev.Tick()))
+    assert not said(hand.tick(9)) and said(hand.tick(2)) == [("Suspect", 0, "snapshot")]
+
+
+def test_any_number_of_nudges_gives_one_copy() -> None:
+    """I34, W-10: the same answer each time, and the same state in the end."""
+    once, often = Rank(), Rank()
+    for rank, times in ((once, 1), (often, 5)):
+        rank.cycle(0, observer=True, outcome=m.Outcome.OBSERVER)
+        rank.control(m.StartEpoch, cycle=0, plan=m.Plan(plan_id=7, epoch=0, offset=0, size=8))
+        rank.step(3)
+        for _ in range(times):
+            rank.request(1)
+        rank.copied(1)
+        for _ in range(times):
+            rank.request(1)
+        rank.staged(1)
+        for _ in range(times):
+            rank.request(1)
+    assert [sum(isinstance(o, fx.TakeSnapshot) and o.cycle == 1 for o in r.orders) for r in (once, often)] == [1, 1]
+    assert {r.shipped_steps for r in reports(often.orders, m.SnapshotReady) if r.cycle == 1} == {3}
+    once.update(1), often.update(1)
+    assert (once.worker.steps_since_avg, once.worker.phase) == (often.worker.steps_since_avg, often.worker.phase)
+
+
+# --- exclusion (M-14) ------------------------------------------------------------------------------------------------
+
+
+def excluded(**knobs: Any) -> Hand:
+    """Rank 0 of three was excluded from cycle 1, which then finished without it."""
+    hand = pending(3, samples=400, suspect_initial_s=10.0, laggards="exclude", **knobs)
+    ship(hand, 1, 2)
+    hand.tick(31)
+    assert hand.co.peers[0].phase == PeerPhase.LAGGING
+    return hand
+
+
+def test_who_is_excluded_leaves_the_gates_and_its_picks_return() -> None:
+    """M-14, C-21, I27: RemoveFromRound, steps 0, void basis; its life and its process stay."""
+    hand = excluded()
+    peer = hand.co.peers[0]
+    assert hand.co.alive == [0, 1, 2] and hand.co.voters == [1, 2]
+    assert (peer.steps, peer.void_before) == (0, 2) and not hand.co.book.holdings(0).plans
+    assert [e.rank for e in hand.effects if isinstance(e, fx.RemoveFromRound)] == [0]
+    assert [reason.code for reason in hand.co.explain(0)] == ["E16"]
+    hand.ready(0)
+    assert hand.co.fenced[0, "SnapshotReady"] == 1
+    hand.reduce(accepted=(1, 2))
+    hand.ack(1), hand.ack(2)
+    assert hand.co.cycle.version == 1 and hand.co.cycle.global_step == 6
+
+
+def test_the_last_one_owing_finishes_the_cycle_in_the_same_pass() -> None:
+    """C-21, I27."""
+    hand = pending(2, samples=400, suspect_initial_s=10.0, laggards="exclude")
+    ship(hand, 0, 1)
+    hand.reduce(refused=(0,))
+    hand.ack(1)
+    effects = hand.tick(31)
+    assert said(effects, "Excluded") == [("Excluded", 0, "ack")] and hand.co.cycle.version == 1
+
+
+def test_who_is_in_the_consensus_is_not_excluded() -> None:
+    """M-14: only who has not contributed; its steps are merged, so its ack is waited for."""
+    hand = pending(2, samples=400, suspect_initial_s=10.0, laggards="exclude")
+    ship(hand, 0, 1)
+    hand.reduce()
+    hand.ack(1)
+    assert not said(hand.tick(200), "Excluded")
+
+
+def test_the_only_mover_is_not_excluded() -> None:
+    """M-14: somebody must be left to average."""
+    hand = Hand(2, samples=400, suspect_initial_s=10.0, laggards="exclude", policy="async").form()
+    hand.step(0, 1)
+    hand.feed(ev.OperatorRequest(ev.Operator.STOP))
+    assert hand.co.cycle.pending
+    assert "0" not in str(said(hand.tick(200), "Excluded")) and 0 in hand.co.voters
+
+
+def test_a_rank_that_steps_too_slowly_is_excluded_from_its_window() -> None:
+    """M-16: as above, while nothing is pending; the others go on."""
+    hand = Hand(3, samples=400, suspect_initial_s=10.0, laggards="exclude").form()
+    hand.step(0, 1)
+    for rank in (1, 2):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    effects = hand.tick(31)
+    assert said(effects, "Excluded") == [("Excluded", 0, "step")]
+    assert hand.co.cycle.pending and hand.co.cycle.members == (1, 2)
+
+
+@pytest.mark.parametrize("sign", ["batch", "control"])
+def test_a_lagging_rank_comes_back_as_an_observer(sign: str) -> None:
+    """M-14, M-25, I35: its training thread shows itself, it observes the next cycle, and votes again."""
+    hand = excluded()
+    hand.reduce(accepted=(1, 2))
+    hand.ack(1), hand.ack(2)
+    peer = hand.co.peers[0]
+    hand.say(0, m.Heartbeat, step_count=0, state="x")
+    assert not peer.back, "a heartbeat that has handled nothing new is no sign"
+    if sign == "batch":
+        hand.say(0, m.Batch, cycle=0, plan_id=1, step_count=4, samples=2, batch_ms=1.0, data_ms=0.0)
+    else:
+        hand.say(0, m.Heartbeat, step_count=0, state="x", control_seq=peer.handled_seq + 1)
+    assert peer.back and peer.phase == PeerPhase.LAGGING and peer.steps == 0
+    for rank in (1, 2):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    assert hand.co.cycle.observers == (0,)
+    effects = hand.average()
+    update = messages(effects, m.Update, 0)[0]
+    assert (update.outcome, update.version) == (m.Outcome.OBSERVER, 2) and hand.co.voters == [0, 1, 2]
+    assert hand.co.balancer.counts[0] == hand.co.balancer.anchor
+
+
+def test_shipped_steps_of_an_excluded_rank_wait_in_limbo() -> None:
+    """M-14, M-19: its upload may have completed meanwhile; then they are covered once, in its name."""
+    hand = pending(3, samples=400, suspect_initial_s=10.0, laggards="exclude")
+    hand.ready(0)
+    ship(hand, 1, 2)
+    assert said(hand.tick(31), "Excluded") == [("Excluded", 0, "upload")]
+    hand.reduce(accepted=(0, 1, 2))
+    effects = hand.ack(1) + hand.ack(2)
+    assert named(effects, "Cycle")[0]["merged"] == {"0": 3, "1": 3, "2": 3} and hand.co.book.replayed == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 3), st.sampled_from(["cadence", "async"]), st.integers(20, 160))
+def test_a_rank_that_hangs_for_a_while_is_a_voter_again(rank: int, policy: str, when: int) -> None:
+    """I35, I31 with real workers: whoever is excluded comes back and is promoted; nobody dies, nothing is lost."""
+    cohort = Elastic(ranks=4, samples=1600, num_epochs=2, policy=policy, laggards="exclude", anchor=3)
+    steps = iter(range(10**6))
+    cohort.run_until(lambda: next(steps) >= 4 * when)
+    cohort.hang(rank, 14.0)
+    fair = random.Random(when)  # the dullest schedule would starve the highest rank
+    cohort.run([fair.randint(0, 11) for _ in range(30_000)])
+
+    assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.events("Died")
+    assert len(cohort.facts("Promoted")) == 4 + len(cohort.facts("Excluded"))

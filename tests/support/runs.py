@@ -1,0 +1,58 @@
+"""Random runs of a cohort: what is trained by whom, in which order things happen, and what goes wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from paceline.core.roles import ROLES
+
+from .cohort import Fault
+
+FAULTS = ("kill", "cut", "freeze", "poison", "abort", "leave", "stop")
+OF_ACTIONS = ("break", "checkpoint", "evaluate")
+OPTIONAL = st.sampled_from([None, 1, 2])
+
+
+@st.composite
+def run_knobs(draw: st.DrawFn, most_ranks: int = 4) -> dict[str, Any]:
+    """Arguments of a `Cohort`: every policy, few and many samples, one to three epochs."""
+    policy = draw(st.sampled_from(["cadence", "sync", "async", "whole shares"]))
+    made: dict[str, Any] = {
+        "ranks": draw(st.integers(1, most_ranks)), "num_epochs": draw(st.integers(1, 3)),
+        "batch_size": draw(st.integers(1, 3)), "drop_last": draw(st.booleans()),
+        "policy": "cadence" if policy == "whole shares" else policy,
+    }  # fmt: skip
+    if policy == "whole shares":
+        made["progressive"] = False
+    if policy != "sync":
+        made["anchor"] = draw(st.integers(1, 4))
+    splits = draw(st.sampled_from([1, 1, 2, 3]))
+    made["samples"] = draw(st.integers(splits * made["batch_size"], 40))
+    made["epoch_splits"] = splits
+    return made
+
+
+@st.composite
+def action_knobs(draw: st.DrawFn) -> dict[str, Any]:
+    """More arguments of a `Cohort`: callbacks, what triggers them, and who holds the roles."""
+    return {
+        "checkpoint_every": draw(OPTIONAL), "checkpoint_at_epoch": draw(OPTIONAL), "eval_every": draw(OPTIONAL),
+        "save_path": draw(st.sampled_from([None, "runs"])), "role_policy": draw(st.sampled_from(["fastest", 0, 1, 7])),
+        "callbacks": draw(st.sampled_from([ROLES, ROLES, ("evaluate",), ("checkpoint",)])),
+    }  # fmt: skip
+
+
+def schedules(most: int = 300) -> st.SearchStrategy[list[int]]:
+    """Choices among what could happen next."""
+    return st.lists(st.integers(0, 11), max_size=most)
+
+
+def run_faults(kinds: tuple[str, ...] = FAULTS, most: int = 3) -> st.SearchStrategy[list[Fault]]:
+    """A few faults, early enough to hit a short run."""
+    return st.lists(
+        st.builds(Fault, when=st.integers(0, 200), kind=st.sampled_from(kinds), rank=st.integers(0, 3),
+                  lose=st.integers(0, 3)),
+        max_size=most,
+    )  # fmt: skip
