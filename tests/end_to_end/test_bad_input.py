@@ -155,7 +155,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         ({"min_ranks": 0}, "min_ranks = 0"),
         ({"target_ranks": 0}, "target_ranks = 0"),
         ({"anchro": 3}, "no knob 'anchro'"),
-        ({"journal": "x"}, "this version of paceline does not have yet"),
+        ({"wire_dtype": "bfloat16"}, "this version of paceline does not have yet"),
     ],
 )
 def test_a_bad_knob_is_named_with_its_rule(knobs: dict[str, object], text: str) -> None:
