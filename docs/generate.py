@@ -213,6 +213,8 @@ def config_page() -> str:
 def knob_default(field: Any) -> str:
     if isinstance(field.default, bytes):
         return f"{len(field.default)} zero bytes"
+    if isinstance(field.default, type(attrs.Factory(dict))):
+        return f"`{getattr(Config(), field.name)!r}`; `{getattr(Config(averager='collective'), field.name)!r}` under `collective`"
     return "unset" if field.default is None else f"`{field.default!r}`"
 
 
