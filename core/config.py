@@ -238,8 +238,8 @@ class Config:
         _need(self.suspect_history >= 3, "suspect_history", self.suspect_history, "at least 3 durations (M-11)")
         _need(self.max_nudges >= 0, "max_nudges", self.max_nudges, "at least 0 (M-13)")
         _need(self.laggards in ("wait", "exclude"), "laggards", self.laggards, "wait or exclude (M-14)")
-        _need(self.laggards == "wait" or not self.is_collective, "laggards", self.laggards, "a rank inside a collective "
-              "cannot be left out (V-4)")  # fmt: skip
+        _need(self.laggards == "wait" or not self.is_collective, "laggards", self.laggards, "nobody can be left "
+              "out of a collective (V-4)")  # fmt: skip
         _need(self.join_timeout_s <= self.max_join_timeout_s, "join_timeout_s", self.join_timeout_s,
               f"at most max_join_timeout_s = {self.max_join_timeout_s} (M-4)")  # fmt: skip
         _need(self.heartbeat_timeout_s >= 3 * self.heartbeat_s, "heartbeat_timeout_s", self.heartbeat_timeout_s,

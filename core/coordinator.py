@@ -88,9 +88,9 @@ class Coordinator:
 
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
-        "deaths", "desk", "fenced", "generation", "guard", "handling", "host", "joins", "late_after", "liveness", "lost",
-        "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers",
-        "records", "refused", "resume", "returned", "roles", "run", "run_engine", "save_issued", "schema",
+        "deaths", "desk", "fenced", "generation", "guard", "handling", "host", "joins", "late_after", "liveness",
+        "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine",
+        "peers", "records", "refused", "resume", "returned", "roles", "run", "run_engine", "save_issued", "schema",
         "schema_hash", "seats", "sessions", "short", "starting", "stopping", "urgent", "violations", "voters",
     )  # fmt: skip
 
@@ -355,7 +355,8 @@ class Coordinator:
             self.desk.serve_completions()
             self.run_engine.fire(self.run, "Judge", None)
             gates.count_gate(self)
-            if not (self.lost or self.condemned or self.urgent or self.returned or self._gate_opened()):
+            again = self.lost or self.condemned or self.urgent or self.returned or self.sessions.due()
+            if not (again or self._gate_opened()):
                 break
         else:
             raise InvariantError(f"a pass did not come to rest in {PASS_LIMIT} rounds")

@@ -39,7 +39,8 @@ class Cycle:
     `participants` are members and observers, ascending, `awaited` the observers that the gate waits for (M-26), `gone`
     who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest and highest
     norm of this attempt, `total_steps` what the acks of a collective say is in its consensus, `doubtful` who left it
-    without saying what of its own is (M-19), `waiting_since` when the first voter of this window had done its part (M-16)."""
+    without saying what of its own is (M-19), `waiting_since` when the first voter of this window had done its part
+    (M-16)."""
 
     co: Coordinator
     phase: CyclePhase = CyclePhase.IDLE

@@ -77,11 +77,11 @@ def _collective(co: Coordinator, hello: Hello) -> Reject | None:
         return None
     first = co.peers[co.alive[0]]
     if vendors(first) != vendors(hello):
-        return _no(RejectCode.VENDOR, f"rank {first.rank} has devices of {vendors(first)}, this rank of {vendors(hello)}; "
-                   "no collective spans both: average by 'star'")  # fmt: skip
+        return _no(RejectCode.VENDOR, f"rank {first.rank} has devices of {vendors(first)}, this rank of "
+                   f"{vendors(hello)}; no collective spans both: average by 'star'")  # fmt: skip
     if library(first) != library(hello):
-        return _no(RejectCode.VENDOR, f"rank {first.rank} runs {library(first)}, this rank {library(hello)}; a collective "
-                   "needs the same on every rank: install the same version everywhere")  # fmt: skip
+        return _no(RejectCode.VENDOR, f"rank {first.rank} runs {library(first)}, this rank {library(hello)}; a "
+                   "collective needs the same on every rank: install the same version everywhere")  # fmt: skip
     return None
 
 

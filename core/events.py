@@ -298,5 +298,6 @@ CoordinatorEvent = (
 )  # fmt: skip
 WorkerEvent = (
     Tick | Received | LinkUp | LinkLost | LaneClosed | StepDone | ChunkDone | DrainPoint | SnapshotTaken
-    | ConsensusStaged | RoundBroken | SessionIdMade | CollectiveDone | CollectiveFailed | ActionDone | TrainingFailed | LeaveRequested | Wish
+    | ConsensusStaged | RoundBroken | SessionIdMade | CollectiveDone | CollectiveFailed | ActionDone | TrainingFailed
+    | LeaveRequested | Wish
 )  # fmt: skip

@@ -55,6 +55,6 @@ def accepted(cycle: Cycle) -> tuple[dict[int, int], dict[int, m.Refusal], bool]:
         merged[cycle.doubtful[0]] = missing
     elif missing:
         whose = ", ".join(f"rank {rank}" for rank in cycle.doubtful) or "nobody who is known"
-        co.emit(Alert("accounting", f"cycle {cycle.number}", f"the consensus has {total} steps, {missing} of them are of "
-                      f"{whose}; what they held is trained again"))  # fmt: skip
+        co.emit(Alert("accounting", f"cycle {cycle.number}", f"the consensus has {total} steps, {missing} of them are "
+                      f"of {whose}; what they held is trained again"))  # fmt: skip
     return merged, refused, total > 0

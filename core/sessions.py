@@ -90,6 +90,10 @@ class Sessions:
         peer = self.co.peers[life[0]]
         return peer.incarnation == life[1] and peer.alive
 
+    def due(self) -> bool:
+        """Whether a renewal has to begin: a finish may have cleared the way for a newcomer within the pass."""
+        return self.co.config.is_collective and self.renewal is None and self._may_renew() and self._needed()
+
     # --- what happens ----------------------------------------------------------------------------------------------
 
     def call_failed(self) -> None:
@@ -114,10 +118,11 @@ class Sessions:
             return
         if not self._may_renew():
             self.renewal = None
+        elif self.due():
+            self.number += 1
+            self._ask_one_of((), self.co.now)
         elif self.renewal is None:
-            if self._needed():
-                self.number += 1
-                self._ask_one_of((), self.co.now)
+            return
         elif not self._lives(self.renewal.generator):
             self._next()
         elif self.renewal.uid is not None:

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
 from . import messages as m
 from .effects import AbortCollective, BuildSession, MakeSessionId, Publish, RunCollective, ShareState, Stop
 from .events import ActionDone, CollectiveDone, CollectiveFailed, SessionIdMade

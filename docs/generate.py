@@ -214,7 +214,8 @@ def knob_default(field: Any) -> str:
     if isinstance(field.default, bytes):
         return f"{len(field.default)} zero bytes"
     if isinstance(field.default, type(attrs.Factory(dict))):
-        return f"`{getattr(Config(), field.name)!r}`; `{getattr(Config(averager='collective'), field.name)!r}` under `collective`"
+        star, collective = (getattr(Config(averager=name), field.name) for name in ("star", "collective"))
+        return f"`{star!r}`, under `collective` `{collective!r}`"
     return "unset" if field.default is None else f"`{field.default!r}`"
 
 

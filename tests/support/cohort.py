@@ -38,7 +38,7 @@ def hello(samples: int, wishes: dict[str, Any] | None = None, **changes: Any) ->
     fields: dict[str, Any] = dict(
         protocol=1, package="paceline", host="here", devices=("cpu",), runtime="test", byte_order=0, schema=SCHEMA,
         schema_hash=SCHEMA.hash(), dataset_signature=dataset_signature(samples, b"x"), config_digest=b"\0" * 32,
-        averagers=("star",), wishes=wishes or {},
+        averagers=("star", "collective"), wishes=wishes or {},
     )
     fields.update(changes)
     return m.Hello(**fields)

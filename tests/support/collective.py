@@ -38,7 +38,8 @@ class Sum:
 @attrs.define
 class Tensors:
     """What the parameters of one rank are made of, and where its communicator stands. `scratch` is what it held before
-    the call that succeeded last, `uids` the ids it has to make, `muted` that it makes none any more."""
+    the call that succeeded last, `uids` the ids it has to make, `muted` that it makes none any more, `doom` how it dies
+    in its next call."""
 
     base: Content = attrs.field(factory=Counter)
     own: list[Pick] = attrs.field(factory=list)
@@ -50,6 +51,7 @@ class Tensors:
     made: Sum | None = None
     aborted: set[int] = attrs.field(factory=set)
     failing: bool = False
+    doom: int | None = None
     uids: list[int] = attrs.field(factory=list)
     muted: bool = False
     acted: list[tuple[int, int, str, int]] = attrs.field(factory=list)
@@ -58,15 +60,13 @@ class Tensors:
 
 class Together(Elastic):
     """See the module. Faults beyond those of `Elastic`: `raise` lets the next call of a rank fail, `mute` lets it make
-    no more session ids."""
+    no more session ids, `doom` kills it in its next call: when the sum exists, or after it came out, with or without
+    its ack and the reports before that."""
 
     def __init__(self, **knobs: Any) -> None:
         self.tensors: dict[tuple[int, int], Tensors] = {}
         self.contents: dict[int, Content] = {}
         super().__init__(**{"averager": "collective", "min_ranks": 1, **knobs})
-
-    def greeting(self, rank: int | None = None) -> m.Hello:
-        return attrs.evolve(super().greeting(rank), averagers=("collective",))
 
     def of(self, node: Node) -> Tensors:
         """The tensors of a life."""
@@ -211,6 +211,9 @@ class Together(Elastic):
         made = Sum(content, total)
         for node in nodes:
             self.of(node).made = made
+        for node in nodes:
+            if self.of(node).doom == 0:
+                self.kill(node.rank)
 
     def _share(self, node: Node) -> None:
         shares, self.of(node).shares = self.of(node).shares, None
@@ -241,6 +244,8 @@ class Together(Elastic):
             cycle=call.cycle, attempt=call.attempt, total_steps=made.total, refusal=refusal, divergence=0.01,
             pre_norm=1.0, post_norm=1.0,
         ))  # fmt: skip
+        if tensors.doom:
+            self.kill(rank, lose=(0, 1, 3)[tensors.doom - 1])
 
     def _do_collapse(self, rank: int) -> None:
         """R-15: the client puts back what it may have changed, then says so; here nothing was."""
@@ -269,8 +274,8 @@ class Together(Elastic):
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def _check_content(self, node: Node, update: m.Update) -> None:
-        """I52, I59: what is covered is in the consensus once, all voters hold the same, and nothing else is in it, unless
-        nobody could say whose steps were lost (M-19)."""
+        """I52, I59: what is covered is in the consensus once, all voters hold the same, and nothing else is in it,
+        unless nobody could say whose steps were lost (M-19)."""
         base = self.of(node).base
         known = self.contents.setdefault(update.cycle, base)
         assert base == known, f"I59: rank {node.rank} holds another consensus of cycle {update.cycle}"
@@ -290,7 +295,7 @@ class Together(Elastic):
         return node.worker.steps_since_avg + (call.steps if taken and call is not None else 0)
 
     def strike(self, fault: Fault) -> None:
-        """Two more kinds."""
+        """Three more kinds."""
         rank = fault.rank % max(1, len(self.nodes))
         if fault.kind == "raise":
             self.log.append(f"raise {rank}")
@@ -298,6 +303,9 @@ class Together(Elastic):
         elif fault.kind == "mute":
             self.log.append(f"mute {rank}")
             self.of(self.nodes[rank]).muted = True
+        elif fault.kind == "doom":
+            self.log.append(f"doom {rank} {fault.lose}")
+            self.of(self.nodes[rank]).doom = fault.lose
         else:
             super().strike(fault)
 
