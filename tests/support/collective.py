@@ -173,6 +173,8 @@ class Together(Elastic):
         assert mine is not None
         if any(call is None or call.session_id != mine.session_id for call in calls):
             return False
+        if any(self.of(node).made is not None for node in members if node is not None):
+            return False  # it has yet to come out of the call before
         if any(self.of(node).failing or mine.session_id in self.of(node).aborted for node in members if node):
             return False
         assert all((call.cycle, call.attempt) == (mine.cycle, mine.attempt) for call in calls if call), "R-1"

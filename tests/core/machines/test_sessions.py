@@ -1,4 +1,4 @@
-"""Communicator sessions at the coordinator, and what becomes of a cycle whose communicator broke (M-30 to M-32, C-38)."""
+"""Sessions at the coordinator, and what becomes of a cycle whose communicator broke (M-30 to M-32, C-38)."""
 
 from __future__ import annotations
 
