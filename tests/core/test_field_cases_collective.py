@@ -21,10 +21,10 @@ from support.hand import alerts, messages, named
 from support.hand_collective import Joint, joint
 
 
-def inside(cohort: Together, *ranks: int) -> bool:
-    """Whether these ranks are blocked in a call of cycle 1 or later."""
+def inside(cohort: Together, *ranks: int, attempt: int = 0) -> bool:
+    """Whether these ranks are in the call of this attempt of cycle 1."""
     calls = [cohort.of(cohort.nodes[rank]).inside for rank in ranks]
-    return all(call is not None and call.cycle > 0 for call in calls)
+    return all(call is not None and (call.cycle, call.attempt) == (1, attempt) for call in calls)
 
 
 def test_a_newcomer_is_given_the_state_when_the_average_is_over() -> None:
@@ -56,8 +56,7 @@ def test_one_rank_that_fails_frees_its_neighbours() -> None:
     before = {rank: (list(t.own), t.base) for rank in (0, 1, 2) if (t := cohort.of(cohort.nodes[rank]))}
     version, since = cohort.co.cycle.version, cohort.now
     cohort.strike(Fault(0, "raise", 1))
-    cohort.run_until(lambda: len(cohort.events("SessionNew")) == 2)
-    cohort.run_until(lambda: inside(cohort, 0, 1, 2))
+    cohort.run_until(lambda: inside(cohort, 0, 1, 2, attempt=1))
     assert cohort.now == since and cohort.co.cycle.version == version and cohort.co.cycle.attempt == 1
     for rank in (0, 2):
         assert (cohort.of(cohort.nodes[rank]).own, cohort.of(cohort.nodes[rank]).base) == before[rank]
