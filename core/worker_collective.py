@@ -346,6 +346,14 @@ class WorkerCollective(WorkerOrders):
             self.report_result(result)
 
     @property
+    def steps_booked(self) -> int:
+        """W-9: what the coordinator's book has of this rank once the report lane is empty. What a call has averaged stays
+        booked until its Update."""
+        call = self.call
+        taken = call is not None and call.before is not None and call.outcome in (m.Outcome.MERGED, m.Outcome.REFUSED)
+        return self.steps_since_avg + (self._call.steps if taken else 0)
+
+    @property
     def version_to_save(self) -> int:
         """An average that the coordinator does not know of is saved under the version it knows: its coverage is that of
         the version, and may be less than what the file holds, never more (K-10)."""

@@ -73,8 +73,9 @@ class Together(Elastic):
         return self.tensors.setdefault((node.rank, node.incarnation), Tensors())
 
     @property
-    def ambiguous(self) -> bool:
-        """Several ranks died inside one call, so that batches are in a consensus and not covered (M-19)."""
+    def ambiguous(self) -> bool:  # type: ignore[override]
+        """Several ranks died inside one call, so that batches are in a consensus and not covered (M-19); and the call
+        said the schedule position of all it averaged, the Update what of it counts (I43)."""
         return bool(self.alerts("accounting"))
 
     # --- orders ------------------------------------------------------------------------------------------------------
@@ -285,16 +286,6 @@ class Together(Elastic):
         assert merged <= set(base), f"I52: {merged - set(base)} are covered and in no consensus"
         if not self.ambiguous:
             assert base == Counter(merged), f"I44: {base - Counter(merged)} are in the consensus and not covered"
-
-    def _position_falls(self, node: Node, before: int) -> bool:
-        """I43; a call said the position of all it averaged, the Update what of it counts (M-19)."""
-        return not self.ambiguous and super()._position_falls(node, before)
-
-    def _steps_owed(self, node: Node) -> int:
-        """I45: between the call and its Update the steps it averaged are still booked."""
-        call = node.worker.call
-        taken = call is not None and call.ended is not None and call.outcome in (m.Outcome.MERGED, m.Outcome.REFUSED)
-        return node.worker.steps_since_avg + (call.steps if taken and call is not None else 0)
 
     def strike(self, fault: Fault) -> None:
         """Three more kinds."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from paceline.core import events as ev
 from paceline.core import messages as m
 
-from .hand import Hand
+from .hand import Hand, messages, named
 
 
 class Joint(Hand):
@@ -76,3 +77,28 @@ def joint(ranks: int = 3, steps: int = 3, **knobs: Any) -> Joint:
         hand.complete(rank)
     assert hand.co.cycle.pending and hand.co.cycle.number == 1
     return hand
+
+
+SICK: dict[str, Any] = {
+    "outcome": m.Outcome.REFUSED, "refusal": m.Refusal.NONFINITE, "shipped_steps": 0, "total_steps": 0,
+}  # fmt: skip
+"""The ack of a rank whose values are not finite, as everybody else's."""
+
+
+def lost(hand: Joint, rank: int) -> list[Any]:
+    """The rank dies."""
+    return hand.feed(ev.LinkLost(rank, hand.co.peers[rank].incarnation, "reset"))
+
+
+def asked(effects: list[Any]) -> list[tuple[int, int]]:
+    """Who was asked for the id of which session."""
+    return [(message.rank, message.session_id) for message in messages(effects, m.RequestSessionId)]
+
+
+def covered(effects: list[Any]) -> dict[int, int]:
+    """Batches that were covered, by the rank that trained them."""
+    found: dict[int, int] = {}
+    for facts in named(effects, "Covered"):
+        for rank, _, _, count in facts["slices"]:
+            found[rank] = found.get(rank, 0) + count
+    return found
