@@ -347,8 +347,8 @@ class WorkerCollective(WorkerOrders):
 
     @property
     def steps_booked(self) -> int:
-        """W-9: what the coordinator's book has of this rank once the report lane is empty. What a call has averaged stays
-        booked until its Update."""
+        """W-9: what the coordinator's book has of this rank once the report lane is empty. What a call has averaged
+        stays booked until its Update."""
         call = self.call
         taken = call is not None and call.before is not None and call.outcome in (m.Outcome.MERGED, m.Outcome.REFUSED)
         return self.steps_since_avg + (self._call.steps if taken else 0)
