@@ -103,11 +103,16 @@ def summary(name: str) -> str:
 
 
 def reasons(name: str) -> list[str]:
-    """The paragraphs of the docstring of a table's module, but for its first line."""
-    module = importlib.import_module(f"paceline.core.table_{name}")
-    paragraphs = (inspect.getdoc(module) or "").split("\n\n")[1:]
-    if not paragraphs:
-        raise SystemExit(f"core/table_{name}.py does not give its reasons in its docstring")
+    """The paragraphs of the docstring of a table's module, but for its first line; and of the module that holds the rows
+    of a flavour, if there is one."""
+    paragraphs: list[str] = []
+    for module in (f"table_{name}", f"table_{name}_collective"):
+        if importlib.util.find_spec(f"paceline.core.{module}") is None:
+            continue
+        given = (inspect.getdoc(importlib.import_module(f"paceline.core.{module}")) or "").split("\n\n")[1:]
+        if not given:
+            raise SystemExit(f"core/{module}.py does not give its reasons in its docstring")
+        paragraphs += given
     return [prose(paragraph) for paragraph in paragraphs]
 
 

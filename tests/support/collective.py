@@ -188,6 +188,11 @@ class Together(Elastic):
 
     # --- making it happen --------------------------------------------------------------------------------------------
 
+    def _do_tick(self, rank: int) -> None:
+        """I39: time passes only where somebody waits, and why is known."""
+        assert self.co.explain(), "I39: nobody knows what is waited for"
+        super()._do_tick(rank)
+
     def _do_uid(self, rank: int) -> None:
         node = self.nodes[rank]
         session = self.of(node).uids.pop(0)
