@@ -71,6 +71,7 @@ _INSIDE = (
     Row(_X, "CollectiveDone", _P, (), ("end_call", "acknowledge_call", "serve_call"), rule="W-14 K-3"),
     Row(_X, "CollectiveFailed", SAME, ("!call_current",), kind=Kind.IGNORE, rule="R-15", note="of a call that is over"),
     Row(_X, "CollectiveFailed", _D, ("departs",), ("leave",), rule="W-28"),
+    Row(_X, "CollectiveFailed", _S, ("hopeless",), ("fail_call", "stop_unable"), rule="R-18 W-24"),
     Row(_X, "CollectiveFailed", SAME, ("retry_staged",), ("rejoin_call",), rule="R-15"),
     Row(_X, "CollectiveFailed", _J, ("observes",), ("fail_call", "await_session"), rule="R-15 R-18"),
     Row(_X, "CollectiveFailed", _P, (), ("fail_call", "await_session"), rule="R-15 R-18"),

@@ -295,6 +295,15 @@ class WorkerCollective(WorkerOrders):
         self.report(m.RoundFailed, cycle=event.cycle, attempt=event.attempt, round=m.RoundKind.PARAMS,
                     cause=event.cause, retryable=event.retryable)  # fmt: skip
 
+    def hopeless(self, event: CollectiveFailed) -> bool:
+        """This rank cannot average at all (R-18)."""
+        return not event.retryable
+
+    def stop_unable(self, event: CollectiveFailed) -> None:
+        """It must go, not park. No Exiting: the link that closes is the death report (W-24)."""
+        self._let_go()
+        self.outbox.append(Stop("failed", f"this rank cannot average: {event.cause}"))
+
     # --- between two sessions (R-15) -------------------------------------------------------------------------------
 
     def await_session(self, event: object) -> None:

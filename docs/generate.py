@@ -103,7 +103,7 @@ def summary(name: str) -> str:
 
 
 def reasons(name: str) -> list[str]:
-    """The paragraphs of the docstring of a table's module, but for its first line; and of the module that holds the rows
+    """The paragraphs of the docstring of a table's module, but for its first line; and of the module with the rows
     of a flavour, if there is one."""
     paragraphs: list[str] = []
     for module in (f"table_{name}", f"table_{name}_collective"):

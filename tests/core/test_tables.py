@@ -247,7 +247,7 @@ WORKER_EVENTS: dict[str, list[Any]] = {
     "Wish": [ev.Wish(m.IntentKind.EVAL_NOW)],
     "SessionIdMade": [ev.SessionIdMade(1, b"u")], "SessionOverdue": [None],
     "CollectiveDone": [ev.CollectiveDone(cycle=1, attempt=a, total_steps=t) for a, t in ((0, 0), (0, 9), (1, 9))],
-    "CollectiveFailed": [ev.CollectiveFailed(1, a, "x") for a in (0, 1)],
+    "CollectiveFailed": [ev.CollectiveFailed(1, a, "x", r) for a, r in ((0, True), (1, True), (0, False))],
 }  # fmt: skip
 
 

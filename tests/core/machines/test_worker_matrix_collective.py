@@ -124,6 +124,8 @@ GROUPS: list[list[Case]] = [
     case((*OUTSIDE, D, S), "CollectiveDone", DONE),
     case(X, "CollectiveFailed", BROKE, ("RoundFailed",), P),
     case(J, "CollectiveFailed at who observes", lambda r: r.broke(0), ("RoundFailed",), before=OBSERVES),
+    case(X, "CollectiveFailed for good", lambda r: r.broke(1, retryable=False),
+         ("RoundFailed", "AbandonPlan", "Unpark", "Stop"), S),
     case(X, "CollectiveFailed of another call", lambda r: r.broke(1, attempt=4)),
     case(X, "CollectiveFailed when the cycle is repeated", BROKE, ("BuildSession", "RunCollective"), before=RETRY),
     case(X, "CollectiveFailed at who wants to leave", BROKE, ("AbandonPlan", "Unpark", "Exiting"), D, before=LEAVE),
