@@ -33,7 +33,7 @@ from ..core.worker import stop_error
 from .bundle import check_file
 from .checkpoint import load_flat, save_model, save_optimizer
 from .connection import Connection, Environment, connect
-from .data import Collator, dataset_identity
+from .data import Collator, Upcoming, dataset_identity
 from .duties import Callbacks, consensus_in
 from .flat import FlatModel, Snapshot
 from .schema import schema_of
@@ -77,9 +77,9 @@ class _Chunk:
 class Session:
     """One rank of a run.
 
-    `dataset` has `__len__` and `__getitem__`, the same on every rank. `batch_size`, `epochs`, `seed` are wishes: they
-    fill what the coordinator left open and must agree with what it did not (V-6). `lr_schedule` maps the schedule
-    position (steps of the whole cohort, W-8) to a learning rate, set on every parameter group before each step.
+    `dataset` has `__len__` and `__getitem__`, the same on every rank; a `prefetch(indices)` that it may have is told
+    which samples may come next (see `data.Upcoming`). `batch_size`, `epochs`, `seed` are wishes: they fill what the
+    coordinator left open and must agree with what it did not (V-6). `lr_schedule` maps the schedule position (steps of the whole cohort, W-8) to a learning rate, set on every parameter group before each step.
     `on_epoch(epoch, session)`, `evaluate(model)` and `on_checkpoint(version, session)` are called at one rank of the
     cohort, so every rank brings them: at the first plan of an epoch; on the consensus of a version, giving a metric or
     `(metric, count)`; and when that consensus is checkpointed. What they raise is told and does not end the training.
@@ -248,14 +248,24 @@ class Session:
         size = int(self._config["batch_size"])
         offset = plan.offset + chunk.batch * size
         count = min(size, plan.size - chunk.batch * size)
-        picks = partition(
-            int(self._config["dataset_len"]) * int(self._config["repeats"]), int(self._config["epoch_splits"]),
-            int(self._config["seed"]), plan.epoch, offset, count,
-        )  # fmt: skip
-        samples = tuple(decode(pick, int(self._config["repeats"]))[0] for pick in picks)
+        samples = tuple(self._picks(plan.epoch, offset, count))
         parts = self._collate(samples)
         self._samples = count
         return Batch(parts[0], parts[1] if len(parts) > 1 else None, parts, samples, plan.epoch)
+
+    def _picks(self, epoch: int, offset: int, size: int) -> list[int]:
+        """The samples of a slice, in the order in which they are trained (D-2)."""
+        config, repeats = self._config, int(self._config["repeats"])
+        picks = partition(
+            int(config["dataset_len"]) * repeats, int(config["epoch_splits"]), int(config["seed"]), epoch, offset, size
+        )
+        return [decode(pick, repeats)[0] for pick in picks]
+
+    def _hint(self, order: fx.Stage) -> None:
+        """To the data set, if it can use it; what goes wrong there is no matter of the training (W-25)."""
+        error = self._collate.prefetch(Upcoming(order.segments, self._picks))
+        if error is not None:
+            self._tracer.note("prefetch_failed", {"error": error})
 
     def _set_rate(self) -> None:
         if self._schedule is not None:
@@ -340,6 +350,8 @@ class Session:
             self._act(order)
         elif isinstance(order, fx.Save):
             self._save(order)
+        elif isinstance(order, fx.Stage):
+            self._hint(order)
         elif isinstance(order, fx.Publish):
             self._tracer.note(order.name, order.facts)
         elif isinstance(order, fx.Stop):

@@ -348,6 +348,8 @@ class Coordinator:
             gates.judge(self)
             self.desk.serve_completions()
             self.run_engine.fire(self.run, "Judge", None)
+            if self.desk.advice_due:
+                self.desk.advise()
             gates.count_gate(self)
             if not (self.lost or self.condemned or self.urgent or self.returned or self._gate_opened()):
                 break

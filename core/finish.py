@@ -240,6 +240,7 @@ def _tail(cycle: Cycle) -> None:
         peer.throttled = None
     co.returned = False
     co.desk.redistribute()
+    co.desk.advise()
 
 
 def _check_health(cycle: Cycle, refused: dict[int, m.Refusal], realized: bool) -> None:

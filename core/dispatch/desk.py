@@ -15,6 +15,7 @@ from ..effects import Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
 from ..phases import PeerPhase, RunPhase
 from ..values import state
+from .advisory import advise
 from .pool import Pool
 from .shares import Share, shares, split_returned
 from .window import final_window
@@ -55,13 +56,15 @@ class EpochTally:
 
 @state
 class Desk:
-    """Dispatch decisions over the coordinator's book, balancer and voters."""
+    """Dispatch decisions over the coordinator's book, balancer and voters. `advice_due` says that an epoch has begun
+    and nobody was told yet what may come next (D-24)."""
 
     co: Coordinator
     window: FinalWindow | None = None
     dispatched_epoch: int = -1
     tallies: dict[int, EpochTally] = attrs.field(factory=dict)
     awaiting: list[int] = attrs.field(factory=list)
+    advice_due: bool = False
 
     # --- budgets -------------------------------------------------------------------------------------------------
 
@@ -171,10 +174,19 @@ class Desk:
         known = co.balancer.calibrated or co.balancer.hinted
         pool = co.book.open_pool(epoch, co.voters, co.balancer.counts if known else None)
         if fresh:
-            self.tallies[epoch] = EpochTally()
-            co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
+            self._begin(epoch, pool)
             self.refresh_window()
         return pool
+
+    def _begin(self, epoch: int, pool: Pool) -> None:
+        self.tallies[epoch] = EpochTally()
+        self.advice_due = True
+        self.co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
+
+    def advise(self) -> None:
+        """Tell each voter what may come next (D-24)."""
+        self.advice_due = False
+        advise(self.co)
 
     def may_serve(self, peer: Peer) -> bool:
         """D-8.1 and D-8.2: an attached voter with room in its hands, and a run that goes on."""
@@ -280,9 +292,8 @@ class Desk:
             self.redistribute()
         elif not co.config.is_progressive:
             pool = co.book.open_pool(epoch, (), None)
-            self.tallies[epoch] = EpochTally()
-            co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
-            for rank, first, count in self._shares(pool.total):
+            self._begin(epoch, pool)
+            for rank, first, count in self.shares(pool.total):
                 self._start(rank, epoch, first, count)
         else:
             self.open_pool(epoch)
@@ -293,7 +304,7 @@ class Desk:
         """Voters that can be sent a plan (N-10)."""
         return [rank for rank in self.co.voters if self.co.peers[rank].attached]
 
-    def _shares(self, total: int) -> list[Share]:
+    def shares(self, total: int) -> list[Share]:
         """D-17. A rank that has never been measured counts as the slowest one: read as 0 ms it would get it all."""
         co, voters = self.co, self._attached()
         ratios, ms = None, None
@@ -301,7 +312,7 @@ class Desk:
             given = co.config.partition_ratios
             ratios = {rank: given[rank] if rank < len(given) else given[-1] for rank in voters}
         elif co.config.policy != "sync" and co.balancer.calibrated:
-            slowest = max(co.balancer.ms(rank) for rank in voters)
+            slowest = max((co.balancer.ms(rank) for rank in voters), default=0.0)
             ms = {rank: co.balancer.ms(rank) or slowest for rank in voters}
         return shares(total, voters, ratios=ratios, ms=ms)
 
