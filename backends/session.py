@@ -79,7 +79,8 @@ class Session:
 
     `dataset` has `__len__` and `__getitem__`, the same on every rank; a `prefetch(indices)` that it may have is told
     which samples may come next (see `data.Upcoming`). `batch_size`, `epochs`, `seed` are wishes: they fill what the
-    coordinator left open and must agree with what it did not (V-6). `lr_schedule` maps the schedule position (steps of the whole cohort, W-8) to a learning rate, set on every parameter group before each step.
+    coordinator left open and must agree with what it did not (V-6). `lr_schedule` maps the schedule position
+    (steps of the whole cohort, W-8) to a learning rate, set on every parameter group before each step.
     `on_epoch(epoch, session)`, `evaluate(model)` and `on_checkpoint(version, session)` are called at one rank of the
     cohort, so every rank brings them: at the first plan of an epoch; on the consensus of a version, giving a metric or
     `(metric, count)`; and when that consensus is checkpointed. What they raise is told and does not end the training.

@@ -193,7 +193,7 @@ class Actions:
         co = self.co
         due, every = self.wished[EVALUATE] or self.again[EVALUATE], co.config.eval_every
         self.wished[EVALUATE] = self.again[EVALUATE] = False
-        epoch = self._label()
+        epoch = self.epoch_label()
         for candidate in range(self.evaluated + 1, co.book.num_epochs - 1):
             if not self._trained(candidate):
                 break
@@ -225,7 +225,7 @@ class Actions:
         self.co.run.decisions += 1
         return self.co.run.decisions
 
-    def _label(self) -> int:
+    def epoch_label(self) -> int:
         """The epoch of running work (K-20)."""
         return max(0, min(self.co.book.first_live, self.co.book.num_epochs - 1))
 
@@ -364,7 +364,7 @@ class Actions:
 
     def begin_final(self) -> None:
         """The final evaluation, on the last consensus, at once."""
-        self._order_evaluation(m.FINAL_EVALUATION, self._label(), self.co.cycle.version, None)
+        self._order_evaluation(m.FINAL_EVALUATION, self.epoch_label(), self.co.cycle.version, None)
 
     def final_open(self) -> bool:
         """Whether its result is awaited."""

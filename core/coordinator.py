@@ -86,8 +86,8 @@ class Coordinator:
 
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
-        "deaths", "desk", "fenced", "generation", "guard", "handling", "joins", "late_after", "liveness", "lost",
-        "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers",
+        "deaths", "desk", "fenced", "fenced_told", "generation", "guard", "handling", "joins", "late_after", "liveness",
+        "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers",
         "records", "refused", "resume", "returned", "roles", "run", "run_engine", "save_issued", "schema",
         "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations", "voters",
     )  # fmt: skip
@@ -128,6 +128,7 @@ class Coordinator:
         self.deaths = 0
         self.lost_sends = 0
         self.fenced: dict[tuple[int, str], int] = {}
+        self.fenced_told: dict[tuple[int, str], int] = {}
         self.refused: dict[tuple[int, str], int] = {}
         self.violations = 0
         self.lost: list[tuple[int, int, str]] = []

@@ -14,7 +14,7 @@ import attrs
 from ..effects import Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
 from ..phases import PeerPhase, RunPhase
-from ..values import state
+from ..values import state, value
 from .advisory import advise
 from .pool import Pool
 from .shares import Share, shares, split_returned
@@ -42,6 +42,17 @@ class FinalWindow:
     left: dict[int, int]
 
 
+@value
+class Spread:
+    """The largest divergences of the averages of an epoch, summed up (C-15.4)."""
+
+    cycles: int
+    least: float
+    most: float
+    total: float
+    last: float
+
+
 @state
 class EpochTally:
     """Metrics of an open epoch by rank (K-20)."""
@@ -52,6 +63,7 @@ class EpochTally:
     loss_samples: int = 0
     epoch_ms: dict[int, float] = attrs.field(factory=dict)
     share_ms: float = 0.0
+    divergence: Spread | None = None
 
 
 @state
@@ -249,6 +261,14 @@ class Desk:
             tally.loss_samples += metrics.samples
         self.awaiting.append(rank)
 
+    def note_divergence(self, epoch: int, largest: float) -> None:
+        """The largest divergence of an average that belongs to this epoch (C-15.4)."""
+        if epoch in self.co.book.pools:
+            tally = self.tallies.setdefault(epoch, EpochTally())
+            known = tally.divergence or Spread(0, largest, largest, 0.0, largest)
+            tally.divergence = Spread(known.cycles + 1, min(known.least, largest), max(known.most, largest),
+                                      known.total + largest, largest)  # fmt: skip
+
     def serve_completions(self) -> None:
         """Step 11 of the pass: dispatch after completions, then close epochs (D-9, D-20)."""
         waiting, self.awaiting = sorted(set(self.awaiting)), []
@@ -273,6 +293,12 @@ class Desk:
         self.co.emit(Invoke("epoch_closed", (epoch, dict(metrics))))
         self.co.broadcast_epoch(epoch, metrics)
         self.co.emit(Emit("EpochEnd", {"epoch": epoch, **metrics}))
+        seen = tally.divergence
+        if seen is not None:
+            self.co.emit(Emit("DivergenceEpoch", {
+                "epoch": epoch, "cycles": seen.cycles, "min": seen.least, "max": seen.most,
+                "mean": seen.total / seen.cycles, "last": seen.last,
+            }))  # fmt: skip
 
     def advance(self) -> None:
         """D-21, with phase Idle: the next epoch, if there is one and it is not out yet."""
