@@ -48,7 +48,8 @@ RESULT_EVENTS = {CHECKPOINT: "checkpoint callback", EVALUATE: "evaluation"}
 
 @state
 class Duty:
-    """What a rank was asked for. `since` is when it could begin, None while its cycle is not finished."""
+    """What a rank was asked for, or calls by itself at an epoch. `since` is when it could begin, None while its cycle
+    is not finished. The decision id of an epoch callback is its epoch, `steps` what the rank had trained before it."""
 
     role: str
     decision_id: int
@@ -56,6 +57,7 @@ class Duty:
     version: int
     epoch: int
     since: float | None = None
+    steps: int = 0
 
 
 @value
@@ -149,12 +151,7 @@ class Actions:
 
     def _outstanding(self, epoch: int) -> int:
         """Batches of an open epoch that are free or in flight: nobody has trained them yet."""
-        book = self.co.book
-        flying = sum(
-            entry.slice.count - entry.done
-            for rank in sorted(book.ranks) for entry in book.ranks[rank].plans if entry.slice.epoch == epoch
-        )  # fmt: skip
-        return book.pools[epoch].free + flying
+        return self.co.book.pools[epoch].free + self.co.book.in_flight(epoch)
 
     def _arm_bundle(self, cycle: int, tail: bool) -> None:
         co = self.co
@@ -310,6 +307,33 @@ class Actions:
             peer.window.exclude(elapsed_ms)
             self.cost_ms[role] = callback_cost_ms(self.cost_ms.get(role), elapsed_ms)
 
+    # --- the epoch callback (M-11) ---------------------------------------------------------------------------------
+
+    def entered(self, peer: Peer) -> None:
+        """Another plan may be the first in this rank's hands. If it begins an epoch and the rank holds the role, it is
+        in the callback before it trains (W-6): the coordinator orders nothing there, so it sees it from the plan. An
+        epoch that a rank began while another one held the role is fired."""
+        head = self.co.book.head(peer.rank)
+        if head is None or head.done or head.plan.epoch <= peer.entered_epoch:
+            return
+        peer.entered_epoch = epoch = head.plan.epoch
+        if self.co.roles.holder(EPOCH) == peer.rank and EPOCH in peer.callbacks:
+            version, steps = self.co.cycle.version, peer.total_steps
+            self.duties.append(Duty(EPOCH, epoch, peer.rank, version, epoch, self.co.now, steps))
+
+    def epoch_called(self, peer: Peer, event: m.EpochFnElapsed) -> None:
+        """It is over (K-18)."""
+        self.account(peer, EPOCH, event.elapsed_ms)
+        duty = self._duty(EPOCH, event.epoch, peer.rank)
+        if duty is not None:
+            self._end(duty)
+
+    def _stepped(self, duty: Duty) -> bool:
+        """Whether a rank has trained since, so that it is not in its epoch callback: it had none to call."""
+        return duty.role == EPOCH and self.co.peers[duty.rank].total_steps > duty.steps
+
+    # --- results, in general ---------------------------------------------------------------------------------------
+
     def _duty(self, role: str, decision_id: int, rank: int) -> Duty | None:
         return next((d for d in self.duties if (d.role, d.decision_id, d.rank) == (role, decision_id, rank)), None)
 
@@ -323,7 +347,7 @@ class Actions:
     def _end(self, duty: Duty) -> None:
         """It is not awaited any more. The time it took is none of the stage in which the rank is (M-11)."""
         self.duties.remove(duty)
-        if duty.since is not None:
+        if duty.since is not None and not self._stepped(duty):
             self.co.peers[duty.rank].climb.excuse(duty.since, self.co.now)
 
     # --- failover --------------------------------------------------------------------------------------------------
@@ -339,6 +363,8 @@ class Actions:
         limit = self._limit()
         for duty in [d for d in self.duties if d.since is not None and self.co.now > d.since + limit]:
             self._end(duty)
+            if duty.role == EPOCH:  # the callback may take its time; only the ladder stands still no longer (M-11)
+                continue
             text = f"no answer within {limit:g} s; the role is taken from rank {duty.rank}"
             self.co.emit(Alert("unserved_role", RESULT_EVENTS[duty.role], text))
             self.co.roles.take_away(duty.role)
@@ -347,6 +373,8 @@ class Actions:
     def _pass_on(self, duty: Duty) -> None:
         """To another rank: the final evaluation at once, everything else with the next cycle (K-9)."""
         roles = self.co.roles
+        if duty.role == EPOCH:
+            return
         if duty.role == EVALUATE:
             if duty.decision_id != m.FINAL_EVALUATION:
                 self.again[EVALUATE] = True
@@ -385,7 +413,8 @@ class Actions:
 
     def under_way(self, rank: int) -> Duty | None:
         """What this rank is busy with, the oldest first."""
-        return next((duty for duty in self.duties if duty.rank == rank and duty.since is not None), None)
+        return next((duty for duty in self.duties if duty.rank == rank and duty.since is not None
+                     and not self._stepped(duty)), None)  # fmt: skip
 
     def refresh(self) -> None:
         """The coordinator itself was away: every wait starts anew (M-9)."""

@@ -27,6 +27,7 @@ from .config import Config
 from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
+from .dump import dump_when_due, state_dump
 from .effects import Alert, CloseLink, Emit, Ready, Send, SendFenced
 from .engine import Engine, Kind
 from .errors import InvariantError, LocalProtocolError
@@ -86,10 +87,10 @@ class Coordinator:
 
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
-        "deaths", "desk", "fenced", "fenced_told", "generation", "guard", "handling", "joins", "late_after", "liveness",
-        "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers",
-        "records", "refused", "resume", "returned", "roles", "run", "run_engine", "save_issued", "schema",
-        "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations", "voters",
+        "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "joins", "late_after",
+        "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above",
+        "peer_engine", "peers", "records", "refused", "resume", "returned", "roles", "run", "run_engine", "save_issued",
+        "schema", "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations", "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
@@ -136,6 +137,7 @@ class Coordinator:
         self.deadline = now
         self.late_after = math.inf
         self.next_beacon = now + config.beacon_s
+        self.dump_due = now + config.scaled(config.stall_dump_s)
         self.liveness: list[tuple[float, int, int]] = []
         self.handling = False
         self.resume = resume
@@ -347,6 +349,7 @@ class Coordinator:
                 self.desk.redistribute()
             self.actions.expire()
             gates.judge(self)
+            dump_when_due(self)
             self.desk.serve_completions()
             self.run_engine.fire(self.run, "Judge", None)
             if self.desk.advice_due:
@@ -375,7 +378,8 @@ class Coordinator:
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
-        due = [self.next_beacon, ladder.next_due(self), *self.run.deadlines(), *self.actions.deadlines()]
+        dump = math.nextafter(self.dump_due, math.inf)
+        due = [self.next_beacon, ladder.next_due(self), dump, *self.run.deadlines(), *self.actions.deadlines()]
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))
@@ -398,6 +402,7 @@ class Coordinator:
         plan = fields.get("plan") or fields.get("next_plan")
         if plan is not None:
             peer.tokens[peer.control_seq] = plan.plan_id
+            self.actions.entered(peer)
         message = kind(
             run_id=self.config.run_id, generation=self.generation, rank=peer.rank, incarnation=peer.incarnation,
             control_seq=peer.control_seq, report_seq=peer.report_seq, **fields,
@@ -449,16 +454,8 @@ class Coordinator:
         return self.peers[rank].shipped or 0
 
     def dump(self) -> dict[str, Any]:
-        """The state of everything at a stall (O-8), with the real answers of the gates."""
-        return {
-            "run": self.run.phase.name, "cycle": self.cycle.number, "attempt": self.cycle.attempt,
-            "phase": self.cycle.phase.name, "owing": self.cycle.owing, "version": self.cycle.version,
-            "global_step": self.cycle.global_step, "sync_rounds": self.cycle.sync_rounds, "short": self.short,
-            "movers": self.movers, "lost_sends": self.lost_sends, "alive": self.alive_count, "world": len(self.seats),
-            "last_closed_epoch": self.book.last_closed_epoch,
-            "ranks": [{**p.waits(), "quiesced": self.desk.quiesced(p.rank)} for p in self.peers.values()],
-            **self.desk.facts(), "reasons": [str(reason) for reason in self.explain()],
-        }  # fmt: skip
+        """The state of everything (O-8); see `dump.py`."""
+        return state_dump(self)
 
 
 def _guard(config: Config) -> Guard:

@@ -22,8 +22,9 @@ from .schema import dataset_length
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
+    from .peer import Peer
 
-__all__ = ["ceiling", "count_gate", "judge"]
+__all__ = ["ceiling", "count_gate", "judge", "met"]
 
 
 def judge(co: Coordinator) -> None:
@@ -46,16 +47,21 @@ def judge(co: Coordinator) -> None:
         co.cycle_engine.fire(co.cycle, "Judge", None)
 
 
+def met(co: Coordinator, peer: Peer) -> tuple[bool, bool]:
+    """Whether a voter is quiesced, and whether the firing gate waits for it no longer (G-1)."""
+    quiesced = co.desk.quiesced(peer.rank)
+    return quiesced, quiesced or peer.steps >= peer.quota or peer.throttled == ThrottleReason.LEAD
+
+
 def count_gate(co: Coordinator) -> None:
     """The counters of C-4 anew, after something other than a step has changed."""
     short = movers = 0
     low = math.inf
-    desk, lead = co.desk, ThrottleReason.LEAD
+    desk = co.desk
     for rank in co.voters:
         peer = co.peers[rank]
         peer.quota = desk.quota(rank)
-        quiesced = desk.quiesced(rank)
-        peer.satisfied = quiesced or peer.steps >= peer.quota or peer.throttled == lead
+        quiesced, peer.satisfied = met(co, peer)
         if not peer.satisfied:
             short += 1
         if peer.steps:

@@ -22,7 +22,7 @@ __all__ = ["TIMELINE", "TimelineEvent", "undeclared"]
 
 @value(kw_only=False)
 class TimelineEvent:
-    """A declared event: what it means, and its fields with theirs. One without fields carries whatever its sender has."""
+    """A declared event: what it means, and what its fields do. One without fields carries what its sender has."""
 
     name: str
     meaning: str
@@ -72,7 +72,8 @@ _EVENTS = (
     _event("DivergenceEpoch", "The largest divergences of the averages within an epoch (C-15.4).", epoch="its number",
            cycles="that count", min="smallest", max="largest", mean="their mean", last="of the last one"),
     _event("GuardTelemetry", "What the norms say about directions (B-31); no verdict depends on it.",
-           cycle="its number", divergence="the largest", cosines="to the consensus by rank, or None", shifts="pre - post norm by rank"),
+           cycle="its number", divergence="the largest", cosines="to the consensus by rank, or None",
+           shifts="pre - post norm by rank"),
     _event("Verdict", "What the guard said of a realized cycle (B-12, B-30).", cycle="its number",
            verdict="Stable, SuppressGrowth or NudgeDown", factor_opt="of a NudgeDown",
            relax_up_opt="of a Stable: whether the anchor may grow by one"),
@@ -82,6 +83,8 @@ _EVENTS = (
     _event("Returned", "Batches of a rank came back to the pool (D-19), or an excluded rank came back (M-14).",
            rank="who", batches_opt="that came back", replayed_opt="batches trained more than once so far",
            from_opt="exclusion"),
+    _event("StateDump", "Nobody has shown progress for `stall_dump_s` (O-8).", elapsed_s="since the newest progress",
+           dump="the state of everything"),
     _event("Stalled", "Nothing moved up to a ceiling (M-15, M-16); the run saves and stops.", cycle="its number",
            waited_s="without evidence", dump="the state of everything (O-8)"),
     _event("Joined", "A rank was let in (M-7).", rank="its seat", incarnation="which life of it", host="as it says"),

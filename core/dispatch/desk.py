@@ -7,7 +7,7 @@ a promise that can be broken: a plan whose message is lost is rolled back as if 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -381,11 +381,3 @@ class Desk:
                 co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - co.low}))
                 co.send(peer, Throttle, cycle=release, reason=ThrottleReason.LEAD)
         return parked
-
-    def facts(self) -> dict[str, Any]:
-        """Pools and the pinned window, for a dump (O-8)."""
-        pools = {
-            epoch: {"free": pool.free, "outstanding": pool.outstanding, "covered": pool.covered, "total": pool.total}
-            for epoch, pool in sorted(self.co.book.pools.items())
-        }
-        return {"pools": pools, "window": None if self.window is None else dict(self.window.left)}
