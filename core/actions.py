@@ -16,9 +16,10 @@ record, needs no rank at all: star writes it after the finish that made it (K-6,
 Time in a callback is duty, not slowness: it is taken out of the window in which it fell (K-18), and its average cost is
 given back to the holder as slack before the next one is due (B-14).
 
-The final evaluation is never armed with a cycle. A death or a refusal may return picks to an epoch that looked
-finished, so that a cycle ends the run is known only afterwards; and a decision id acts once at a rank (I24), so one
-that came too early could not be repeated. The consensus it sees is the retained one, by then the last (K-17).
+The final evaluation is armed with the last cycle of a run that was asked to stop: that one ends it, whoever dies in it.
+That a cycle covers the last of the last epoch is known only afterwards, because a death or a refusal may return picks
+to it; and a decision id acts once at a rank (I24), so one that came too early could not be repeated. There it is sent
+when the run has nothing left to do, and sees the retained consensus, by then the last (K-17).
 """
 
 from __future__ import annotations
@@ -188,6 +189,9 @@ class Actions:
         """K-2: after the cycle that covers the last of an epoch that is due, or on a wish. The last epoch's is the
         final evaluation."""
         co = self.co
+        if co.stopping:
+            self._arm_final(cycle)
+            return
         due, every = self.wished[EVALUATE] or self.again[EVALUATE], co.config.eval_every
         self.wished[EVALUATE] = self.again[EVALUATE] = False
         epoch = self.epoch_label()
@@ -199,6 +203,17 @@ class Actions:
                 epoch, due = candidate, True
         if due and co.roles.exists(EVALUATE) and not self._armed(EVALUATE):
             self._order_evaluation(self._decide(), epoch, co.cycle.version + 1, cycle)
+
+    def _arm_final(self, cycle: int) -> None:
+        """K-17: this cycle ends the run. A rank keeps one armed evaluation, the newest (K-3), so what was armed and has
+        had no consensus yet is answered by this one, as every wish is."""
+        self.wished[EVALUATE] = self.again[EVALUATE] = False
+        if self.co.roles.served(EVALUATE):
+            self._drop_armed(EVALUATE)
+            self._order_evaluation(m.FINAL_EVALUATION, self.epoch_label(), self.co.cycle.version + 1, cycle)
+
+    def _drop_armed(self, role: str) -> None:
+        self.duties = [duty for duty in self.duties if duty.role != role or duty.since is not None]
 
     def _order_evaluation(self, schedule_id: int, epoch: int, version: int, cycle: int | None) -> None:
         co = self.co
@@ -378,7 +393,7 @@ class Actions:
         if duty.role == EVALUATE:
             if duty.decision_id != m.FINAL_EVALUATION:
                 self.again[EVALUATE] = True
-            elif roles.served(EVALUATE):
+            elif roles.served(EVALUATE) and self.co.run.phase == RunPhase.FINAL_EVAL:
                 self._order_evaluation(m.FINAL_EVALUATION, duty.epoch, self.co.cycle.version, None)
             return
         self.tried = (*self.tried, duty.rank)
@@ -391,8 +406,11 @@ class Actions:
     # --- the end (K-17) --------------------------------------------------------------------------------------------
 
     def begin_final(self) -> None:
-        """The final evaluation, on the last consensus, at once."""
-        self._order_evaluation(m.FINAL_EVALUATION, self.epoch_label(), self.co.cycle.version, None)
+        """The final evaluation, on the last consensus, at once; unless it was armed with the cycle that made that. If
+        that cycle made none, its target still keeps the order, and must not wait for another one."""
+        self._drop_armed(EVALUATE)
+        if not self.final_open():
+            self._order_evaluation(m.FINAL_EVALUATION, self.epoch_label(), self.co.cycle.version, None)
 
     def final_open(self) -> bool:
         """Whether its result is awaited."""

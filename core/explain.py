@@ -45,7 +45,7 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     if co.run.phase == RunPhase.FORMING:
         return [_forming(co)]
     if co.run.phase == RunPhase.FINAL_EVAL:
-        return [_busy(co, duty) for duty in co.actions.duties]
+        return [_busy(co, duty) for duty in co.actions.duties if duty.role != EPOCH]
     if co.run.phase == RunPhase.SHUTTING_DOWN:
         code, what = ("E26", f"saved and stopping: {co.run.text}") if co.save_issued else ("E25", "shutting down")
         return [_reason(code, None, what, "M-53", co.now, co.run.exit_deadline, tuple(co.alive))]
