@@ -27,11 +27,11 @@ import torch
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.dispatch.permutation import decode, partition
-from ..core.errors import CheckpointError, LocalProtocolError
+from ..core.errors import CheckpointError, ConfigError, LocalProtocolError, PacelineError
 from ..core.messages import IntentKind, Outcome, Plan
 from ..core.worker import stop_error
 from .bundle import check_file
-from .checkpoint import load_flat, save_model, save_optimizer
+from .checkpoint import load_flat, restore_optimizer, save_model, save_optimizer
 from .connection import Connection, Environment, connect
 from .data import Collator, Upcoming, dataset_identity
 from .duties import Callbacks, consensus_in
@@ -85,12 +85,15 @@ class Session:
     cohort, so every rank brings them: at the first plan of an epoch; on the consensus of a version, giving a metric or
     `(metric, count)`; and when that consensus is checkpointed. What they raise is told and does not end the training.
 
+    `optimizer_file` gives this rank the optimizer state back that it saved when the run that is resumed ended; `{rank}`
+    in it stands for its number (K-12).
+
     `url`, `token` and the rest of the connection come from the environment that `paceline run` and `paceline join`
     set, or from `environment`.
 
     Raises `ConfigError` for a data set or model that cannot be trained, `TransportError` if no coordinator answers,
-    `RefusedError` if it refuses this rank. The loop raises `StallError` when the run gave up, `TransportError` when the
-    coordinator is lost.
+    `RefusedError` if it refuses this rank, `CheckpointError` for an `optimizer_file` that is not its own. The loop
+    raises `StallError` when the run gave up, `TransportError` when the coordinator is lost.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Session:
         on_epoch: Callable[[int, Session], Any] | None = None,
         evaluate: Callable[[torch.nn.Module], Any] | None = None,
         on_checkpoint: Callable[[int, Session], Any] | None = None,
+        optimizer_file: str | Path | None = None,
         environment: Environment | None = None,
     ) -> None:
         self.model = model
@@ -142,6 +146,8 @@ class Session:
         self._over = False
         atexit.register(self._abandon)
         self._scale = 1.0 + (self.world - 1) * float(self._config["lr_scale_ratio"])
+        if optimizer_file is not None:
+            self._restore(optimizer_file)
 
     # --- facts ---------------------------------------------------------------------------------------------------
 
@@ -385,6 +391,17 @@ class Session:
             self._flat.adopt(flat)
             self._tracer.note("resumed", {"file": path})
 
+    def _restore(self, optimizer_file: str | Path) -> None:
+        """K-12: momentum has no consensus; a rank of a run that is resumed may have its own back."""
+        try:
+            if self._config.get("initial_state", "rank") == "rank":
+                raise ConfigError(f"optimizer_file = {optimizer_file} goes with a run that is resumed, and this one "
+                                  "begins anew (K-12)")  # fmt: skip
+            restore_optimizer(optimizer_file, self.optimizer, self.rank)
+        except PacelineError as error:
+            self._fail(error)
+            raise
+
     def _adopt(self, order: fx.Adopt) -> None:
         self._averaging = False
         if order.how == "keep":
@@ -423,7 +440,8 @@ class Session:
         stem = order.stem or "paceline"
         try:
             if order.optimizer:
-                save_optimizer(f"{stem}.rank{self.rank}.optim.safetensors", self.optimizer)
+                own = {"rank": str(self.rank), "version": str(order.version)}
+                save_optimizer(f"{stem}.rank{self.rank}.optim.safetensors", self.optimizer, own)
             if order.model:
                 name = f"{stem}.model.safetensors" if order.optimizer else f"{stem}.safetensors"
                 with consensus_in(self._flat, None if order.optimizer else self._consensus()):
