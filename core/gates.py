@@ -78,7 +78,7 @@ def count_gate(co: Coordinator) -> None:
 
 
 def ceiling(co: Coordinator) -> float | None:
-    """When missing evidence becomes a stall (M-15, M-16), exceeded strictly; None when nobody waits for anybody."""
+    """When missing evidence becomes a stall (M-15, M-16), exceeded strictly; None when nobody is waited for."""
     cycle = co.cycle
     if co.run.phase != RunPhase.TRAINING:
         return None
@@ -86,13 +86,23 @@ def ceiling(co: Coordinator) -> float | None:
         return max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
     if cycle.phase != CyclePhase.IDLE:
         return None
-    owing = ladder.waiting_steps(co)
+    # Whoever is below quota keeps the cohort waiting, also where that is all of it: then each waits for all others, and
+    # a lone rank for itself. The ladder says nothing then, because nobody has done its part yet; but a run in which
+    # nobody trains any more has to end as well (I38).
+    owing = [co.peers[rank] for rank in co.voters if not co.peers[rank].satisfied]
     if not owing:
         return None
     limit = co.config.window_ceiling
     if any(peer.total_steps == 0 for peer in owing):
         limit = max(limit, co.config.scaled(co.config.first_step_s))
-    return max(cycle.idle_since, max(peer.last_progress for peer in owing)) + limit
+    return max(cycle.idle_since, max(_moved_at(co, peer) for peer in owing)) + limit
+
+
+def _moved_at(co: Coordinator, peer: Peer) -> float:
+    """The newest progress of a rank; a duty counts as such for the role limit (M-11)."""
+    duty = co.actions.under_way(peer.rank)
+    until = None if duty is None else co.actions.until(duty)
+    return peer.last_progress if until is None else max(peer.last_progress, min(co.now, until))
 
 
 def _start(co: Coordinator) -> None:

@@ -7,6 +7,7 @@ a promise that can be broken: a plan whose message is lost is rolled back as if 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,7 +17,7 @@ from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, Thr
 from ..phases import PeerPhase, RunPhase
 from ..values import state, value
 from .advisory import advise
-from .pool import Pool
+from .pool import Pool, Range
 from .shares import Share, shares, split_returned
 from .window import final_window
 
@@ -314,7 +315,12 @@ class Desk:
     def dispatch_epoch(self, epoch: int) -> None:
         """Whole shares of an epoch, latched only when they are out (D-17, D-18, D-21)."""
         co = self.co
-        if epoch in co.book.pools:  # of a run that is resumed: what is left of it goes out as what comes back does
+        pool = co.book.pools.get(epoch)
+        if pool is not None and not co.config.is_progressive:  # of a run that is resumed: its holes, in the same shares
+            holes = pool.drain()
+            for rank, first, count in self.shares(sum(size for _, size in holes), holes):
+                self._start(rank, epoch, first, count)
+        elif pool is not None:
             self.redistribute()
         elif not co.config.is_progressive:
             pool = co.book.open_pool(epoch, (), None)
@@ -330,7 +336,7 @@ class Desk:
         """Voters that can be sent a plan (N-10)."""
         return [rank for rank in self.co.voters if self.co.peers[rank].attached]
 
-    def shares(self, total: int) -> list[Share]:
+    def shares(self, total: int, holes: Sequence[Range] | None = None) -> list[Share]:
         """D-17. A rank that has never been measured counts as the slowest one: read as 0 ms it would get it all."""
         co, voters = self.co, self._attached()
         ratios, ms = None, None
@@ -340,7 +346,7 @@ class Desk:
         elif co.config.policy != "sync" and co.balancer.calibrated:
             slowest = max((co.balancer.ms(rank) for rank in voters), default=0.0)
             ms = {rank: co.balancer.ms(rank) or slowest for rank in voters}
-        return shares(total, voters, ratios=ratios, ms=ms)
+        return shares(total, voters, ratios=ratios, ms=ms, holes=holes)
 
     def _start(self, rank: int, epoch: int, first: int, count: int) -> None:
         peer = self.co.peers[rank]

@@ -356,6 +356,18 @@ def test_the_source_is_told_where_the_weights_are_and_what_they_must_hash_to() -
     assert (admit.welcome.config["initial_state"], admit.welcome.config["initial_sha256"]) == ("rank", None)
 
 
+def test_the_rest_of_a_resumed_epoch_is_shared_in_the_wished_ratios() -> None:
+    """D-17, D-23: as a whole epoch would be, and as the next one is."""
+    first = stopped()
+    left = sum(count for _, count in Resume.read(record_of(first.effects)).uncovered[0][1])
+    second = resumed(first, ranks=2, samples=60, policy="sync", partition_ratios=(4.0, 1.0))
+    second.run_until(lambda: second.co.book.ranks.get(1) is not None)
+
+    given = {rank: second.co.book.holdings(rank).in_flight_batches for rank in (0, 1)}
+    assert given == {0: left - left // 5, 1: left // 5} and left // 5 != left // 2
+    second.run()
+
+
 def test_a_whole_share_run_hands_out_holes_only() -> None:
     """D-23, D-22: no rank gets a whole share of an epoch that is half trained."""
     first = stopped()
