@@ -335,6 +335,7 @@ class Actions:
         if self.co.roles.holder(EPOCH) == peer.rank and EPOCH in peer.callbacks:
             version, steps = self.co.cycle.version, peer.total_steps
             self.duties.append(Duty(EPOCH, epoch, peer.rank, version, epoch, self.co.now, steps))
+            self.co.urgent = True  # its limit has to be counted in the next deadline
 
     def epoch_called(self, peer: Peer, event: m.EpochFnElapsed) -> None:
         """It is over (K-18)."""

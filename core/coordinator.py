@@ -74,7 +74,7 @@ than that are a bug of ours."""
 REPORT_NAMES: dict[type, str] = {report: report.__name__ for report in m.REPORTS}
 CYCLE_REPORTS = frozenset({"SyncAck", "SnapshotReady", "RoundFailed"})
 """Reports whose second half is decided by the cycle."""
-QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "ResourceSample", "SnapshotReady", "SyncAck"})
+QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "Metrics", "ResourceSample", "SnapshotReady", "SyncAck"})
 """Reports that open no gate unless their row says so (`urgent`, C-4)."""
 ROUND_EVENTS = (RoundReduced, RoundAborted, RoundProgress)
 FILE_EVENTS = (ConsensusSaved, MetaWritten)
@@ -349,12 +349,16 @@ class Coordinator:
                 self.desk.redistribute()
             self.actions.expire()
             gates.judge(self)
+            counted = self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window
             dump_when_due(self)
             self.desk.serve_completions()
+            self.desk.close_epochs()
             self.run_engine.fire(self.run, "Judge", None)
             if self.desk.advice_due:
                 self.desk.advise()
-            gates.count_gate(self)
+            # What is handed out or closed after the gates were judged may change them; nothing else does.
+            if counted != (self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window):
+                gates.count_gate(self)
             if not (self.lost or self.condemned or self.urgent or self.returned or self._gate_opened()):
                 break
         else:
@@ -396,18 +400,20 @@ class Coordinator:
 
     def send(self, peer: Peer, kind: type[m.Control], **fields: Any) -> None:
         """One message to one incarnation, stamped and numbered; a plan in it is reserved under its number (N-10)."""
-        if not peer.alive or not peer.attached:
+        if not peer.attached:  # nor is who has left or died
             return
-        peer.control_seq += 1
+        rank, incarnation = peer.rank, peer.incarnation
+        peer.control_seq = number = peer.control_seq + 1
         plan = fields.get("plan") or fields.get("next_plan")
         if plan is not None:
-            peer.tokens[peer.control_seq] = plan.plan_id
-            self.actions.entered(peer)
+            peer.tokens[number] = plan.plan_id
+            if plan.epoch > peer.entered_epoch:
+                self.actions.entered(peer)
         message = kind(
-            run_id=self.config.run_id, generation=self.generation, rank=peer.rank, incarnation=peer.incarnation,
-            control_seq=peer.control_seq, report_seq=peer.report_seq, **fields,
+            run_id=self.config.run_id, generation=self.generation, rank=rank, incarnation=incarnation,
+            control_seq=number, report_seq=peer.report_seq, **fields,
         )  # fmt: skip
-        self.emit(Send(peer.rank, peer.incarnation, message, (peer.rank, peer.incarnation, peer.control_seq)))
+        self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""

@@ -270,7 +270,7 @@ def _tail(cycle: Cycle) -> None:
         peer.climb.suspected = ()
         peer.throttled = None
     co.returned = False
-    co.desk.redistribute()
+    co.desk.hand_out()
     co.desk.advise()
 
 

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["ceiling", "count_gate", "judge", "met"]
+__all__ = ["ceiling", "count_gate", "judge", "met", "note_satisfied", "plan_ended"]
 
 
 def judge(co: Coordinator) -> None:
     """Lead limit, finish, ladder, ceilings, arm, in this order."""
     if co.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING):
         return
-    count_gate(co)
+    if co.cycle.phase != CyclePhase.PENDING or co.config.max_batch_diff is not None:  # else it is counted further down
+        count_gate(co)
     if co.run.phase == RunPhase.TRAINING and co.desk.limit_lead():
         count_gate(co)
     if co.cycle.phase == CyclePhase.PENDING:
@@ -77,6 +78,32 @@ def count_gate(co: Coordinator) -> None:
     co.park_above = math.inf if limit is None else low + limit
 
 
+def plan_ended(co: Coordinator, peer: Peer) -> None:
+    """C-4 for the end of a plan: the next one goes out at once (D-9), looking at this rank alone. The pass is taken if
+    it matters to others: batches came back, the last free one was given away, the lead limit counts who has work, or
+    the gate may have opened."""
+    desk = co.desk
+    if co.returned or co.config.max_batch_diff is not None or co.run.phase != RunPhase.TRAINING:
+        co.urgent = True
+        return
+    desk.serve_completions()
+    if desk.advice_due or desk.anything_used_up():
+        co.urgent = True
+        return
+    if not peer.satisfied and met(co, peer)[1]:
+        note_satisfied(co, peer)
+    if co.short == 0 and co.cycle.phase == CyclePhase.IDLE:
+        co.urgent = True
+
+
+def note_satisfied(co: Coordinator, peer: Peer) -> None:
+    """The gate waits for this rank no longer (G-1); from the first one on, for the others (M-16)."""
+    peer.satisfied = True
+    co.short -= 1
+    if co.cycle.waiting_since is None:
+        co.cycle.waiting_since = co.now
+
+
 def ceiling(co: Coordinator) -> float | None:
     """When missing evidence becomes a stall (M-15, M-16), exceeded strictly; None when nobody is waited for."""
     cycle = co.cycle
@@ -100,7 +127,7 @@ def ceiling(co: Coordinator) -> float | None:
 
 def _moved_at(co: Coordinator, peer: Peer) -> float:
     """The newest progress of a rank; a duty counts as such for the role limit (M-11)."""
-    duty = co.actions.under_way(peer.rank)
+    duty = co.actions.under_way(peer.rank) if co.actions.duties else None
     until = None if duty is None else co.actions.until(duty)
     return peer.last_progress if until is None else max(peer.last_progress, min(co.now, until))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from . import gates
 from . import messages as m
 from .effects import Alert, Emit
 from .errors import InvariantError
@@ -191,10 +192,7 @@ class Peer:
         self.loss = event.batch_loss
         co.book.count_step(self.rank, self._head(), event.cycle)
         if not self.satisfied and self.steps >= self.quota:
-            self.satisfied = True
-            co.short -= 1
-            if co.cycle.waiting_since is None:
-                co.cycle.waiting_since = co.now
+            gates.note_satisfied(co, self)
         if co.cycle.phase == CyclePhase.PENDING:
             self.climb.stepped(co.now)
         if self.steps > co.park_above or (co.short == 0 and co.cycle.phase == CyclePhase.IDLE):
@@ -220,6 +218,7 @@ class Peer:
         if short:
             self.co.returned = True
             self.co.emit(Alert("short_plan", f"rank {self.rank}", f"{short} batches of a plan were not trained"))
+        gates.plan_ended(self.co, self)
 
     def note_rate(self, event: m.LrUpdate) -> None:
         """Input of the meta-controller (B-43)."""

@@ -53,7 +53,7 @@ def advise(co: Coordinator) -> None:
 class _Epoch:
     """Hints for one epoch. What several ranks are told alike is made once."""
 
-    __slots__ = ("_batch_size", "_largest", "_length", "_own", "_tails", "epoch")
+    __slots__ = ("_batch_size", "_largest", "_length", "_own", "_places", "_tails", "epoch")
 
     def __init__(self, co: Coordinator, epoch: int) -> None:
         self.epoch = epoch
@@ -65,19 +65,19 @@ class _Epoch:
             # As a take does: from the largest residue, the last among equals.
             spans = [(rank, span[0]) for rank, span in self._own.items() if span and span[0][1]]
             self._largest = sorted(spans, key=lambda item: (item[1][1], item[0]), reverse=True)[: MOST_OTHERS + 1]
-        self._tails: dict[int, list[tuple[int, tuple[int, int]]]] = {}
+        self._places = {rank: place for place, (rank, _) in enumerate(self._largest)}
+        self._tails: dict[int, Segments] = {}
 
     def of(self, rank: int, window: int) -> Segments:
         """What this rank is told, for a window of so many batches."""
-        own = [self._picks(*part) for part in self._own.get(rank, ()) if part[1]]
+        own = tuple(self._picks(*part) for part in self._own.get(rank, ()) if part[1])
         tails = self._tails.get(window)
         if tails is None:
-            tails = self._tails[window] = [
-                (owner, self._picks(first + count - min(window, count), min(window, count)))
-                for owner, (first, count) in self._largest
-            ]
-        others = [part for owner, part in tails if owner != rank]
-        return (*own, *others[:MOST_OTHERS])
+            tails = self._tails[window] = tuple(
+                self._picks(first + count - min(window, count), min(window, count)) for _, (first, count) in self._largest
+            )
+        place = self._places.get(rank, MOST_OTHERS)
+        return own + tails[:place] + tails[place + 1 :]
 
     def _picks(self, first: int, count: int) -> tuple[int, int]:
         """Batches as offset and size in picks; the last batch of an epoch may be short (D-3)."""

@@ -110,10 +110,9 @@ class Desk:
         if rem == 0 or left == 0:
             return 0
         counts = co.balancer.counts
-        whole = sum(counts[r] for r in co.voters)
         if self.window is not None and self.window.epoch == pool.epoch:
             size = self.window.left.get(rank, 0)
-        elif rem < whole or co.config.barrier_paced:
+        elif co.config.barrier_paced or rem < (whole := sum(counts[r] for r in co.voters)):
             size = counts[rank]
         elif not co.balancer.calibrated and not co.balancer.hinted:
             probe = co.book.picks // (len(co.seats) * PROBE_SHARE * co.book.batch_size)
@@ -124,7 +123,8 @@ class Desk:
 
     def quiesced(self, rank: int) -> bool:
         """Nothing in flight and no work it could be given (G-4)."""
-        if self.co.book.holdings(rank).plans:
+        held = self.co.book.ranks.get(rank)
+        if held is not None and held.plans:
             return False
         if self.window is not None and self.window.left.get(rank, 0) == 0:
             return True
@@ -206,7 +206,8 @@ class Desk:
         co = self.co
         if peer.phase != PeerPhase.VOTER or not peer.attached or co.stopping or co.save_issued:
             return False
-        plans = len(co.book.holdings(peer.rank).plans)
+        held = co.book.ranks.get(peer.rank)
+        plans = 0 if held is None else len(held.plans)
         return plans == 0 if co.config.barrier_paced else plans < ASYNC_PLANS
 
     def dispatch_next(self, rank: int) -> bool:
@@ -230,7 +231,6 @@ class Desk:
         """D-16: an idle rank sends no completion, so nothing else would restart it."""
         if not self.co.config.is_progressive or self.co.run.phase != RunPhase.TRAINING:
             return
-        self.refresh_window()
         for rank in list(self.co.voters):
             for _ in range(ASYNC_PLANS):
                 if not self.dispatch_next(rank):
@@ -271,15 +271,23 @@ class Desk:
                                       known.total + largest, largest)  # fmt: skip
 
     def serve_completions(self) -> None:
-        """Step 11 of the pass: dispatch after completions, then close epochs (D-9, D-20)."""
+        """Step 11 of the pass: dispatch after completions (D-9)."""
         waiting, self.awaiting = sorted(set(self.awaiting)), []
         if self.co.config.is_progressive:
             for rank in waiting:
                 for _ in range(ASYNC_PLANS):
                     if not self.dispatch_next(rank):
                         break
+
+    def close_epochs(self) -> None:
+        """The rest of step 11: an epoch closes when all of it is covered (D-20)."""
         for epoch in self.co.book.close_complete():
             self._closed(epoch)
+
+    def anything_used_up(self) -> bool:
+        """Whether an epoch that may be entered has no free batch: whoever is idle is quiesced then (G-4)."""
+        pools = self.co.book.pools
+        return any(epoch not in pools or not pools[epoch].free for epoch in self.enterable())
 
     def _closed(self, epoch: int) -> None:
         tally = self.tallies.pop(epoch, EpochTally())
@@ -359,7 +367,13 @@ class Desk:
             self.co.send(peer, ExtendPartition, plan=plan, extends=newest.plan_id, cycle=self.co.cycle.finished)
 
     def redistribute(self) -> None:
-        """What came back to the pools goes out again: by waking idle ranks (D-16), or as extensions (D-22)."""
+        """Batches came back to the pools, so the final window is another one (D-7), and they go out again."""
+        self.refresh_window()
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        """What is free goes out: by waking idle ranks (D-16), or as extensions (D-22). The window that is pinned stays:
+        pinned anew after its plans are out, it would be that of the next window, and be served within this one."""
         co = self.co
         if co.run.phase != RunPhase.TRAINING or co.stopping or co.save_issued:
             return
