@@ -166,6 +166,11 @@ def restore_optimizer(path: str | os.PathLike[str], optimizer: torch.optim.Optim
     the optimizer unchanged, also for the state of another optimizer or model."""
     target = Path(str(path).replace("{rank}", str(rank)))
     state = load_optimizer(target, rank)
+    known = state.get("state", {})
+    for number, (group, ours) in enumerate(zip(state.get("param_groups", ()), optimizer.param_groups, strict=False)):
+        for place, (parameter, own) in enumerate(zip(group.get("params", ()), ours["params"], strict=False)):
+            if known and own.requires_grad and parameter not in known:  # the library would read it as nothing to do
+                raise CheckpointError(f"{target} has no state for parameter {place} of group {number} (K-12)")
     try:
         optimizer.load_state_dict(state)
     except (KeyError, ValueError, TypeError) as failure:

@@ -74,7 +74,8 @@ class _Epoch:
         tails = self._tails.get(window)
         if tails is None:
             tails = self._tails[window] = tuple(
-                self._picks(first + count - min(window, count), min(window, count)) for _, (first, count) in self._largest
+                self._picks(first + count - min(window, count), min(window, count))
+                for _, (first, count) in self._largest
             )
         place = self._places.get(rank, MOST_OTHERS)
         return own + tails[:place] + tails[place + 1 :]
