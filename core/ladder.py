@@ -206,7 +206,8 @@ def next_due(co: Coordinator) -> float:
 def refresh(co: Coordinator) -> None:
     """M-9: the coordinator itself was away; every clock starts anew."""
     for rank in co.alive:
-        co.peers[rank].climb.evidence_at = co.now
+        climb = co.peers[rank].climb
+        climb.entered_at = climb.evidence_at = co.now  # or what it learns would count the absence as the rank's habit
 
 
 def _facts(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> dict[str, Any]:

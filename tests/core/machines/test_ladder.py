@@ -195,6 +195,17 @@ def test_a_coordinator_that_was_away_suspects_nobody_for_it() -> None:
     assert not said(hand.tick(9)) and said(hand.tick(2)) == [("Suspect", 0, "snapshot")]
 
 
+def test_the_absence_of_the_coordinator_is_nobodys_habit() -> None:
+    """M-9, M-11: a stage that was under way is remembered from the return on, or deadlines would be learned from it."""
+    hand = owes_snapshot()
+    hand.now += 500
+    hand.feed(ev.Tick())
+    hand.tick(2)
+    ship(hand, 0)
+
+    assert hand.co.peers[0].climb.durations[Stage.SNAPSHOT][-1] == pytest.approx(2.0)
+
+
 def test_any_number_of_nudges_gives_one_copy() -> None:
     """I34, W-10: the same answer each time, and the same state in the end."""
     once, often = Rank(), Rank()
