@@ -106,6 +106,8 @@ RUN_OPTIONS: Callable[[Any], Any] = _together(
                  help="Go on with the run that ended in DIR: its model, and what it had not trained."),
     click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable."),
 )  # fmt: skip
+DEBUG_DUMP_S = 15.0
+"""How long nothing may move before the state is told, where somebody debugs (O-8)."""
 RECORD = click.option("--record", type=click.Path(path_type=Path), metavar="FILE",
                       help="Record all that goes in and out of every machine, for `paceline replay`.")  # fmt: skip
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -132,6 +134,8 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
             values[name] = json.loads(text)
         except ValueError:
             values[name] = text
+    if _debugging():
+        values.setdefault("stall_dump_s", DEBUG_DUMP_S)
     return Config.from_knobs(values)
 
 

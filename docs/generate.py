@@ -29,7 +29,7 @@ import attrs
 import click
 
 from paceline.backends.cli import cli
-from paceline.core import config, messages, tables
+from paceline.core import config, messages, tables, timeline
 from paceline.core.config import LATER, Config
 from paceline.core.diagram import markdown
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
@@ -46,6 +46,7 @@ def pages() -> dict[str, str]:
     made["reference/messages.md"] = head("core/messages.py and what it imports") + messages_page()
     made["reference/config.md"] = head("core/config.py and docs/knobs.toml") + config_page()
     made["reference/command-line.md"] = head("backends/cli.py") + command_page()
+    made["reference/timeline.md"] = head("core/timeline.py") + timeline_page()
     made["reference/rules.md"] = head("docs/rules.toml, the tables, the code and the tests") + rules().page()
     return made
 
@@ -295,6 +296,23 @@ def option(parameter: click.Option) -> tuple[str, str, str]:
         shown = ""
     value = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"
     return f"`{words}{value}`", shown, parameter.help or ""
+
+
+# --- timeline --------------------------------------------------------------------------------------------------------
+
+
+def timeline_page() -> str:
+    """Every event with its fields, in the order of the declarations."""
+    out = ["# Timeline\n", paragraphs(timeline) + "\n"]
+    out.append(prose(
+        "In `timeline.jsonl` of a run directory each event is one line of JSON: its name is `event`, its fields stand "
+        "beside it, with the stamp of every record (O-3)."
+    ) + "\n")  # fmt: skip
+    for event in timeline.TIMELINE.values():
+        rows = [(f"`{field}`", meaning) for field, meaning in event.fields.items()]
+        body = table(("field", "meaning"), rows) if rows else "Fields as the occasion has them.\n"
+        out.append(f"## {event.name}\n\n{prose(event.meaning)}\n\n{body}")
+    return "\n".join(out)
 
 
 # --- write and check -----------------------------------------------------------------------------------------------

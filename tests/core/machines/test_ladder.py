@@ -195,6 +195,17 @@ def test_a_coordinator_that_was_away_suspects_nobody_for_it() -> None:
     assert not said(hand.tick(9)) and said(hand.tick(2)) == [("Suspect", 0, "snapshot")]
 
 
+def test_the_absence_of_the_coordinator_is_nobodys_habit() -> None:
+    """M-9, M-11: a stage that was under way is remembered from the return on, or deadlines would be learned from it."""
+    hand = owes_snapshot()
+    hand.now += 500
+    hand.feed(ev.Tick())
+    hand.tick(2)
+    ship(hand, 0)
+
+    assert hand.co.peers[0].climb.durations[Stage.SNAPSHOT][-1] == pytest.approx(2.0)
+
+
 def test_any_number_of_nudges_gives_one_copy() -> None:
     """I34, W-10: the same answer each time, and the same state in the end."""
     once, often = Rank(), Rank()
@@ -331,3 +342,60 @@ def test_a_rank_that_hangs_for_a_while_is_a_voter_again(rank: int, policy: str, 
 
     assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.events("Died")
     assert len(cohort.facts("Promoted")) == 4 + len(cohort.facts("Excluded"))
+
+
+def epoch_begins(**knobs: Any) -> Hand:
+    """Rank 0 holds the roles and has just been given its first plan of epoch 1; rank 1 has trained its own."""
+    run = duties.hand(samples=24, num_epochs=3, suspect_floor_s=10.0, role_limit_s=50.0, **knobs)
+    run.window(), run.window()
+    assert run.plan(0).epoch == 1
+    run.step(1, 3), run.complete(1)
+    return run
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_the_clocks_stand_still_in_the_epoch_callback(answers: bool) -> None:
+    """M-11, W-6: the holder calls it before its first step of an epoch, and nobody orders it, so the plan tells."""
+    run = epoch_begins()
+    assert not said(run.tick(45)), "rank 0 is in the callback"
+    assert [(reason.code, reason.what) for reason in run.co.explain(0)] == [("E21", "is in the epoch callback")]
+    if answers:
+        run.say(0, m.EpochFnElapsed, epoch=1, elapsed_ms=45000.0)
+        assert not said(run.tick(9))
+    else:
+        assert not said(run.tick(6)), "the limit has passed"
+        assert run.co.roles.holder("epoch") == 0, "and the callback stays where it is"
+        assert not said(run.tick(8))
+    assert said(run.tick(3)) == [("Suspect", 0, "step")]
+
+
+def test_who_steps_is_in_no_callback_and_who_holds_no_role_is_judged() -> None:
+    """M-11: a rank that did not call it, because it had begun the epoch under another holder, is not excused."""
+    run = epoch_begins()
+    run.now += 1.0
+    run.step(0)
+    assert run.co.actions.under_way(0) is None
+    assert not said(run.tick(9)) and said(run.tick(2)) == [("Suspect", 0, "step")]
+
+    other = duties.hand(samples=24, num_epochs=3, suspect_floor_s=10.0, role_limit_s=50.0)
+    other.window(), other.window()
+    other.step(0, 3), other.complete(0)
+    assert said(other.tick(11)) == [("Suspect", 1, "step")]
+
+
+def test_one_epoch_is_one_callback() -> None:
+    """M-11: the second chunk of an epoch excuses nobody; nor does one that another rank has called already."""
+    run = duties.hand(samples=400, suspect_initial_s=10.0, role_limit_s=50.0)
+    run.say(0, m.EpochFnElapsed, epoch=0, elapsed_ms=1.0)
+    run.window()
+    run.step(1, 3), run.complete(1)
+    assert said(run.tick(11)) == [("Suspect", 0, "step")]
+    assert not run.co.actions.duties
+
+
+def test_a_death_in_the_epoch_callback_passes_nothing_on() -> None:
+    """M-11, M-34: the new holder counts the epoch it is in as fired."""
+    run = epoch_begins()
+    run.feed(ev.LinkLost(0, 1, "reset"))
+    assert run.co.roles.holder("epoch") == 1
+    assert not run.co.actions.duties
