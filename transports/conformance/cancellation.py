@@ -21,7 +21,7 @@ LARGE = 16 * 1024 * 1024
 
 @KIT.check("T301", Level.L3, doc=DOC)
 async def a_block_cancelled_half_way_is_never_torn(bench: Bench) -> None:
-    """When a `send_bulk` is cancelled inside a block, the peer gets the whole blocks before it, in order, and no torn one
+    """When a `send_bulk` is cancelled inside a block, the peer gets the whole blocks before it, in order, and none torn
     (N-4)."""
     async with clogged(bench) as (rank, coordinator, flood, nursery):
         nursery.cancel_scope.cancel()

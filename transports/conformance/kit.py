@@ -22,6 +22,7 @@ __all__ = [
     "Killable",
     "Pair",
     "bench_for",
+    "claimed_by",
     "claims_of",
     "conform",
     "due",
