@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from urllib.parse import urlsplit
 
 import attrs
@@ -103,12 +103,11 @@ async def noise_disturbs_nobody(bench: Bench) -> None:
     async with meet(bench) as met:
         both = await met.join()
         for who, noise in NOISE.items():
-            stranger = await _knock(bench, met.listener.url)
-            with suppress(trio.BrokenResourceError):  # closed at the first bytes, as it should be
-                await stranger.send_all(noise)
-            await exchange(both)
-            await exchange(await _join(met, bench, f"a dial after {who}"))
-            await stranger.aclose()
+            async with await _knock(bench, met.listener.url) as stranger:
+                with suppress(trio.BrokenResourceError):  # closed at the first bytes, as it should be
+                    await stranger.send_all(noise)
+                await exchange(both)
+                await exchange(await _join(met, bench, f"a dial after {who}"))
         ensure(met.arrivals.statistics().current_buffer_used == 0, "a handler was run for noise")
 
 
@@ -116,17 +115,16 @@ async def noise_disturbs_nobody(bench: Bench) -> None:
 async def a_handshake_that_stands_still_is_ended(bench: Bench) -> None:
     """Who connects and says nothing, or stops in the middle, is closed in bounded time, and keeps nobody out meanwhile
     (N-25)."""
-    async with meet(bench) as met:
-        silent = [await _knock(bench, met.listener.url) for _ in range(3)]
+    async with meet(bench) as met, AsyncExitStack() as standing:
+        silent = [await standing.enter_async_context(await _knock(bench, met.listener.url)) for _ in range(3)]
         await silent[1].send_all(b"PCLN\x01")
         await silent[2].send_all(b"P")
         await exchange(await _join(met, bench, "a dial while others stand still"))
+        what = "the end of a handshake that stands still"
         for stranger in silent:
-            what = "the end of a handshake that stands still"
             with within(bench.limit_s, what), suppress(trio.BrokenResourceError):
                 while await stranger.receive_some(4096):
                     continue
-            await stranger.aclose()
 
 
 async def _join(met: Meeting, bench: Bench, what: str) -> Pair:
