@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -13,7 +13,7 @@ from ...core.errors import LocalProtocolError, RemoteProtocolError, TransportErr
 from ...core.messages import BulkBlock, Exiting
 from ..api import Channel, Listener
 from .kit import KIT, PAGE, Bench, due, within
-from .stage import Landing, beacon, block, every_call, exchange, heartbeat, meet, pair, pattern
+from .stage import Flood, Landing, beacon, block, every_call, exchange, heartbeat, meet, pair, pattern
 
 __all__: list[str] = []
 
@@ -188,18 +188,24 @@ async def closing_wakes_what_waits(bench: Bench) -> None:
     woken: list[str] = []
     async with pair(bench) as (rank, _):
 
-        async def blocked(name: str, call: Awaitable[object]) -> None:
+        async def blocked(name: str, call: Callable[[], Awaitable[object]]) -> None:
             with raising(TransportError, f"{name}, blocked while its channel was closed,"):
-                await call
+                await call()
             woken.append(name)
 
+        calls = {
+            "receive": rank.receive,
+            "receive_bulk": lambda: rank.receive_bulk(Landing()),
+            "send_bulk": Flood(rank).run,
+            "a send_bulk behind another": Flood(rank).run,
+        }
         with within(bench.evidence_s, "a call that was blocked while its channel was closed"):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(blocked, "receive", rank.receive())
-                nursery.start_soon(blocked, "receive_bulk", rank.receive_bulk(Landing()))
-                await trio.testing.wait_all_tasks_blocked()
+                for name, call in calls.items():
+                    nursery.start_soon(blocked, name, call)
+                await trio.testing.wait_all_tasks_blocked(0.01)
                 await rank.aclose()
-    ensure(sorted(woken) == ["receive", "receive_bulk"], f"only {woken} woke")
+    ensure(set(woken) == set(calls), f"only {woken} woke")
 
 
 @KIT.check("T113", Level.L1, doc=CHANNEL)

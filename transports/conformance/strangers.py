@@ -11,6 +11,7 @@ import trio
 
 from ...core.conformance import CheckFailed, Level, NotChecked, ensure
 from ...core.errors import RefusedError, TransportError
+from ...core.messages import RejectCode
 from ..api import Credentials
 from .kit import KIT, PAGE, Bench, Pair, due, within
 from .stage import Meeting, exchange, heartbeat, meet
@@ -77,13 +78,19 @@ async def strangers_get_in(bench: Bench) -> None:
 
 @KIT.check("T341", Level.L3, doc=STRANGERS, needs="authenticated", unclaimed=strangers_get_in)
 async def strangers_are_refused(bench: Bench) -> None:
-    """Who has another run id or token gets a `RefusedError` at once, and nobody else notices (N-22)."""
+    """Who has another run id or token gets a final `RefusedError` (code 2, no retry) at once; nobody else notices
+    (N-22, M-5)."""
     async with meet(bench) as met:
         both = await met.join()
         for stranger in _strangers(bench):
             what = "run id" if stranger.token == bench.credentials.token else "token"
             with due(RefusedError, f"a dial with another {what}", bench.limit_s):
-                channel = await met.transport.dial(met.listener.url, stranger)
+                try:
+                    channel = await met.transport.dial(met.listener.url, stranger)
+                except RefusedError as refusal:
+                    final = refusal.code == RejectCode.OTHER_RUN and not refusal.retry
+                    ensure(final, f"a dial with another {what} was refused with code {refusal.code}, to be tried again")
+                    raise
                 await channel.aclose()
         await exchange(both)
         await exchange(await met.join(), 2)
