@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.core.conformance import Check, Status, run_check
-from paceline.transports.conformance import KIT, bench_for
-from paceline.transports.conformance.kit import claimed_by, run_within
+from paceline.core.conformance import Check, Status
+from paceline.transports.conformance import KIT, bench_for, conform
 
 from support.star_path import adopt, parameters, path, staged
 from support.transports import Kind, run
@@ -47,9 +46,7 @@ def example() -> Iterator[ModuleType]:
 @pytest.mark.parametrize("check", KIT.checks, ids=lambda check: f"{check.id}-{check.name}")
 def test_the_example_passes(example: ModuleType, tmp_path: Path, check: Check[Any]) -> None:
     bench = bench_for(f"unix_transport:UnixTransport@unix://{tmp_path}/kit", **TIMES)
-    claims = claimed_by(bench)
-    claimed = check.needs is None or claims[check.needs]
-    outcome = run_check(check, bench, claimed=claimed, run=run_within(bench.patience_s))
+    (outcome,) = conform(bench, only=[check.id]).outcomes
 
     due = Status.NOT_CLAIMED if check.id in NOT_CLAIMED else Status.NOT_CHECKED if check.id == "T001" else Status.PASSED
     assert (outcome.status, outcome.message if due is Status.PASSED else "") == (due, "")

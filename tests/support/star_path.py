@@ -1,4 +1,4 @@
-"""A StarServer and its StarLinks over channels (in memory by default), without machines: a test opens rounds and offers copies."""
+"""A StarServer and its StarLinks over channels, without machines: a test opens rounds and offers copies."""
 
 from __future__ import annotations
 

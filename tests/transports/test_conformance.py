@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from paceline.core.conformance import Check, Status, run_check
-from paceline.transports.conformance import KIT, bench_for
-from paceline.transports.conformance.kit import claimed_by, run_within
+from paceline.core.conformance import Check, Status
+from paceline.transports.conformance import KIT, bench_for, conform
+from paceline.transports.conformance.kit import claimed_by
 
 TIMES = {"heartbeat_s": 20.0, "evidence_s": 20.0, "limit_s": 60.0, "thorough": False}
 """Wide enough for a machine that is busy with other things: nothing here passes or fails by how fast it was."""
@@ -36,9 +36,7 @@ def test_the_kit(name: str, check: Check[Any]) -> None:
     """N-2, N-3, N-4, N-5, N-22, N-25, N-26, N-29, M-5, M-8, M-17, M-53, W-21, W-24, 17.1 #24; field cases F13, F61,
     F64, F76, F87: each check says which. Nothing is left out without a reason that stands here."""
     bench = BRIEF if name == "tcp" and check.id in AT_A_LIMIT else BENCHES[name]
-    claims = claimed_by(bench)
-    claimed = check.needs is None or claims[check.needs]
-    outcome = run_check(check, bench, claimed=claimed, run=run_within(bench.patience_s))
+    (outcome,) = conform(bench, only=[check.id]).outcomes
 
     due = NOT_OVER_MEMORY.get(check.id, Status.PASSED) if name == "memory" else Status.PASSED
     assert (outcome.status, outcome.message if due is Status.PASSED else "") == (due, "")
