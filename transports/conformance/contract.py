@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
-import trio.testing
 
 from ...core.conformance import CheckFailed, Level, ensure, raising
 from ...core.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from ...core.messages import BulkBlock, Exiting
 from ..api import Channel, Listener
 from .kit import KIT, PAGE, Bench, due, within
-from .stage import Flood, Landing, beacon, block, every_call, exchange, heartbeat, meet, pair, pattern
+from .stage import Flood, Landing, beacon, block, every_call, exchange, heartbeat, meet, pair, pattern, quiet
 
 __all__: list[str] = []
 
@@ -79,7 +78,7 @@ async def closing_a_listener_ends_serve(bench: Bench) -> None:
             with within(bench.evidence_s, "serve of a closed listener"):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(listener.serve, _nobody)
-                    await trio.testing.wait_all_tasks_blocked()
+                    await quiet()
                     await listener.aclose()
                     await listener.aclose()
 
@@ -203,7 +202,7 @@ async def closing_wakes_what_waits(bench: Bench) -> None:
             async with trio.open_nursery() as nursery:
                 for name, call in calls.items():
                     nursery.start_soon(blocked, name, call)
-                await trio.testing.wait_all_tasks_blocked(0.01)
+                await quiet(0.01)
                 await rank.aclose()
     ensure(set(woken) == set(calls), f"only {woken} woke")
 
@@ -222,7 +221,7 @@ async def misuse_is_refused_and_changes_nothing(bench: Bench) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(coordinator.receive)
             nursery.start_soon(coordinator.receive_bulk, Landing())
-            await trio.testing.wait_all_tasks_blocked()
+            await quiet()
             with within(bench.evidence_s, "a second receive on a lane"):
                 with raising(LocalProtocolError, "a second receive"):
                     await coordinator.receive()
