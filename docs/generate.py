@@ -295,7 +295,7 @@ def conformance_page() -> str:
     """What each kit can claim and what it checks."""
     out = ["# Conformance kits\n", prose(
         "A kit tells whether a plug-in keeps its contract: `paceline conform` ([command line](command-line.md)). The "
-        "id of a check never changes. A check that needs a capability is run when the plug-in claims it; otherwise it is "
+        "id of a check never changes. A check that needs a capability is run when the plug-in claims it; else it is "
         "reported as not claimed, after a look whether the capability is really lacking where that can be told."
     ) + "\n"]  # fmt: skip
     for name, kit in KITS.items():
