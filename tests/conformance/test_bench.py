@@ -89,6 +89,10 @@ def test_a_target_that_is_none_is_told_the_two_forms(target: str) -> None:
         bench_for(target)
 
 
+def test_a_factory_stands_before_the_first_at_sign() -> None:
+    assert bench_for("nest.pigeons:Pigeon@pigeon://user@loft:7").address == "nest.pigeons:Pigeon"
+
+
 @pytest.mark.parametrize("target", ["pigeon://user@loft:7", "pigeon://loft"])
 def test_a_url_is_taken_as_it_is(target: str) -> None:
     """An `@` in a URL divides no factory from it."""
