@@ -34,6 +34,7 @@ from paceline.core.config import LATER, Config
 from paceline.core.diagram import markdown
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
 from paceline.core.schema import EntryClass, Schema, SchemaEntry
+from paceline.transports import conformance as transports
 
 HERE = Path(__file__).parent
 DOCS = HERE
@@ -47,6 +48,7 @@ def pages() -> dict[str, str]:
     made["reference/config.md"] = head("core/config.py and docs/knobs.toml") + config_page()
     made["reference/command-line.md"] = head("backends/cli.py") + command_page()
     made["reference/timeline.md"] = head("core/timeline.py") + timeline_page()
+    made["reference/conformance.md"] = head("the checks of each kit") + conformance_page()
     made["reference/rules.md"] = head("docs/rules.toml, the tables, the code and the tests") + rules().page()
     return made
 
@@ -265,12 +267,44 @@ def command_page() -> str:
         "`--debug` adds the traceback."
     ) + "\n")  # fmt: skip
     for name, command in sorted(cli.commands.items()):
-        arguments = [argument(each) for each in command.params if isinstance(each, click.Argument)]
-        usage = " ".join(["paceline", name, "[OPTIONS]", *arguments])
-        out += [f"## paceline {name}\n", f"    {usage}\n", f"{prose_of(command.help)}\n"]
-        rows = [option(each) for each in command.params if isinstance(each, click.Option)]
-        if rows:
-            out.append(table(("option", "default", "meaning"), rows))
+        out += one_command(f"paceline {name}", command, "##")
+    return "\n".join(out)
+
+
+def one_command(name: str, command: click.Command, heading: str) -> list[str]:
+    """A command, and those below it if it is a group."""
+    arguments = [argument(each) for each in command.params if isinstance(each, click.Argument)]
+    group = isinstance(command, click.Group)
+    usage = " ".join([name, *(["COMMAND"] if group else ["[OPTIONS]", *arguments])])
+    out = [f"{heading} {name}\n", f"    {usage}\n", f"{prose_of(command.help)}\n"]
+    rows = [option(each) for each in command.params if isinstance(each, click.Option)]
+    if rows:
+        out.append(table(("option", "default", "meaning"), rows))
+    if isinstance(command, click.Group):
+        for below, each in sorted(command.commands.items()):
+            out += one_command(f"{name} {below}", each, f"{heading}#")
+    return out
+
+
+# --- conformance kits ----------------------------------------------------------------------------------------------
+
+KITS = {"transport": transports.KIT}
+"""Every kit, by the name of its command below `paceline conform`."""
+
+
+def conformance_page() -> str:
+    """What each kit can claim and what it checks."""
+    out = ["# Conformance kits\n", prose(
+        "A kit tells whether a plug-in keeps its contract: `paceline conform` ([command line](command-line.md)). The "
+        "id of a check never changes. A check that needs a capability is run when the plug-in claims it; else it is "
+        "reported as not claimed, after a look whether the capability is really lacking where that can be told."
+    ) + "\n"]  # fmt: skip
+    for name, kit in KITS.items():
+        out += [f"## {name}\n", f"Version {kit.version}.\n"]
+        out.append(table(("capability", "meaning"), ((f"`{each}`", text) for each, text in kit.capabilities.items())))
+        rows = ((check.id, check.level.name, f"[{check.name.replace('_', ' ')}](../{check.doc})", check.asserts,
+                 f"`{check.needs}`" if check.needs else "") for check in kit.checks)  # fmt: skip
+        out.append(table(("id", "level", "check", "what holds when it passes", "needs"), rows))
     return "\n".join(out)
 
 
