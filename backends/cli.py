@@ -22,6 +22,7 @@ import click
 from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
+from .command_replay import replay
 
 if TYPE_CHECKING:
     from .launch import Kill
@@ -320,27 +321,6 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
     os.execve(sys.executable, [sys.executable, script, *arguments], environment)
 
 
-@cli.command()
-@click.argument("journal", type=click.Path(path_type=Path))
-def replay(journal: Path) -> int:
-    """Go through the JOURNAL of a run again (--set journal=FILE) and see that the same is decided.
-
-    Ends with 1 if it is not, and names the first effect that differs.
-    """
-    from ..core.journal import first_difference, replay
-    from ..transports.journal_file import read_journal
-
-    head, batches = read_journal(journal)
-    records = [record for batch in batches for record in batch.records]
-    recorded = [effect for batch in batches for effect in batch.effects]
-    found = first_difference(recorded, replay(head.settings, records, snapshot=head.snapshot))
-    if found is not None:
-        click.echo(str(found))
-        return 1
-    click.echo(f"{len(records)} events, {len(recorded)} effects: the replay is the same")
-    return 0
-
-
 @cli.command("explain-table")
 @click.argument("name")
 def explain_table(name: str) -> None:
@@ -378,6 +358,9 @@ def lint_tables() -> int:
     for line in findings:
         click.echo(line)
     return 1 if findings else 0
+
+
+cli.add_command(replay)
 
 
 def _debug(wanted: bool) -> None:

@@ -114,12 +114,22 @@ def _heal(world: World, process: Process) -> None:
 
 def _upload(world: World, process: Process) -> None:
     part = process.bulk_up.popleft()
+    world.moved = _in_words(part)
     if part[0] == "state":
         _pass_on(world, *part[1:])
         return
     for event in world.averager.take(process, part):
         world.feed(event)
     world.offer()
+
+
+def _in_words(part: tuple[Any, ...]) -> str:
+    """A part of a contribution or a result, for people."""
+    if part[0] == "header":
+        return f"contribution {part[1]}.{part[2]}, {part[3]} steps{'' if part[4] else ', not finite'}"
+    if part[0] == "result":
+        return f"consensus {part[1]}.{part[2]} {part[3].name.lower()}"
+    return f"{part[0]} {part[1]}"
 
 
 def _pass_on(world: World, number: int, rank: int, incarnation: int) -> None:
@@ -133,6 +143,7 @@ def _pass_on(world: World, number: int, rank: int, incarnation: int) -> None:
 
 def _result(world: World, process: Process) -> None:
     part = process.bulk_down.popleft()
+    world.moved = _in_words(part)
     if part[0] == "static":
         process.lacks_static = False
         part, process.held = process.held, None

@@ -67,11 +67,12 @@ class Turn:
 
 @attrs.frozen
 class Step:
-    """What an action led to: the turns of the machines, in order."""
+    """What an action led to: the turns of the machines, in order. `moved` says what went over a bulk lane."""
 
     action: Action
     at: float
     turns: tuple[Turn, ...]
+    moved: str = ""
 
     @property
     def events(self) -> tuple[tuple[int, Any], ...]:
@@ -108,6 +109,7 @@ class World:
         self._codec = codec
         self._inbox: deque[Any] = deque()
         self._turns: list[Turn] = []
+        self.moved = ""
         self._moves = True
         self._co_seen: tuple[Any, ...] | None = None
         self._knocks = 0
@@ -200,7 +202,7 @@ class World:
             if at < self.now:
                 raise LocalProtocolError(f"{action} at {at} lies before {self.now}; actions come in the order of time")
             self.now = at
-        self._moves, self._turns, self.touched = at is None, [], {}
+        self._moves, self._turns, self.touched, self.moved = at is None, [], {}, ""
         self.ghost.seen = process = None
         if action.who >= 0:
             if action.who >= len(self.processes):
@@ -210,7 +212,7 @@ class World:
         self._happen(action, process)
         for number in self.touched:
             steps_meet(self.co, self.processes[number], bool(self.failed.get(number)))
-        return Step(action, self.now, tuple(self._turns))
+        return Step(action, self.now, tuple(self._turns), self.moved)
 
     def _happen(self, action: Action, process: Process | None) -> None:
         kind = action.kind
