@@ -7,7 +7,6 @@ too, so `main` speaks in place of click. Modules that load torch or trio are imp
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -23,6 +22,8 @@ from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
 from .command_replay import replay
+from .command_simulate import simulate
+from .knobs import parse_knobs
 
 if TYPE_CHECKING:
     from .launch import Kill
@@ -123,15 +124,7 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
     }  # fmt: skip
     if resume is not None:
         values["initial_state"] = str(resume)
-    for knob in knobs:
-        name, equals, text = knob.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {knob!r} is not allowed: write KNOB=VALUE, such as anchor=20")
-        try:
-            values[name] = json.loads(text)
-        except ValueError:
-            values[name] = text
-    return Config.from_knobs(values)
+    return Config.from_knobs({**values, **parse_knobs(knobs)})
 
 
 def _as_arguments(options: Mapping[str, Any]) -> list[str]:
@@ -361,6 +354,7 @@ def lint_tables() -> int:
 
 
 cli.add_command(replay)
+cli.add_command(simulate)
 
 
 def _debug(wanted: bool) -> None:

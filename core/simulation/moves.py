@@ -86,6 +86,7 @@ def _order(world: World, process: Process) -> None:
         world.ghost.copied(process, order)
     else:
         world.ghost.order(process, order)
+    world.settle(process)
     if event is not None:
         world.tell(process, event)
 
@@ -118,6 +119,8 @@ def _upload(world: World, process: Process) -> None:
     if part[0] == "state":
         _pass_on(world, *part[1:])
         return
+    if world.averager.knows_not(part):
+        world.reached("late contribution after finalize")
     for event in world.averager.take(process, part):
         world.feed(event)
     world.offer()
@@ -148,6 +151,8 @@ def _result(world: World, process: Process) -> None:
         process.lacks_static = False
         part, process.held = process.held, None
     staged = None if part is None else process.stage(part)
+    if part is not None and part[1:3] != process.asked:
+        world.reached("late result after a new attempt")
     if staged is not None:
         world.tell(process, staged)
 
