@@ -47,7 +47,8 @@ class Pace:
 
 class Clockwork:
     """See the module. `heard` is called with every step; `linger` multiplies a duration of a kind, as the sites of
-    `faults.py` do. `away_until`: the coordinator does nothing before."""
+    `faults.py` do. `away_until`: the coordinator does nothing before. `doing`: the action that is under way, or that an
+    invariant broke in."""
 
     def __init__(self, world: World, pace: Pace, dice: Dice, heard: Callable[[Step], None]) -> None:
         self.world = world
@@ -55,6 +56,7 @@ class Clockwork:
         self.now = world.now
         self.steps = 0
         self.away_until = 0.0
+        self.doing: Action | None = None
         self.linger: Callable[[str], float] = _never
         self._dice = dice
         self._heard = heard
@@ -76,7 +78,9 @@ class Clockwork:
     def do(self, action: Action) -> Step:
         """Make it happen now, and look at what it changed."""
         self.steps += 1
+        self.doing = action
         step = self.world.do(action, self.now)
+        self.doing = None
         for number in self.world.touched:
             self._look(self.world.processes[number])
         self._look_at_rest()

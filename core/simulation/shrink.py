@@ -1,6 +1,7 @@
-"""The shortest schedule that still breaks the same invariant, by delta debugging.
+"""The shortest schedule that still breaks the same invariant, or still reaches a mark, by delta debugging.
 
-    small = shrink(outcome.schedule, codec)
+    small = shrink(outcome.schedule, codec)                     # what broke an invariant
+    small = shrink(run.schedule(), codec, mark="a rank died")   # what came upon something worth keeping
 
 A schedule that lost some of its actions is still one: what cannot happen any more is left out (`play` without strict).
 So the search takes away ever smaller stretches of it, keeps what still fails in the same way, and ends when no single
@@ -16,6 +17,7 @@ import attrs
 
 from ..errors import PacelineError
 from ..wire import PayloadCodec
+from .marks import Marks
 from .schedule import Schedule, Timed, play
 from .setup import Setup
 from .violation import Violation
@@ -27,16 +29,19 @@ MOST_RUNS = 3_000
 """Replays that a search may take; what it has by then is good enough."""
 
 
-def shrink(schedule: Schedule, codec: PayloadCodec | None = None, most: int = MOST_RUNS) -> Schedule:
-    """A schedule that breaks `schedule.breaks` too and from which nothing can be taken away. One that does not break it
-    comes back as it is."""
-    return _Search(schedule, codec, most).run()
+def shrink(
+    schedule: Schedule, codec: PayloadCodec | None = None, *, mark: str | None = None, most: int = MOST_RUNS
+) -> Schedule:
+    """A schedule that breaks `schedule.breaks` too, or reaches the mark without breaking anything, and from which
+    nothing can be taken away. One that does not comes back as it is."""
+    return _Search(schedule, codec, mark, most).run()
 
 
 class _Search:
-    def __init__(self, schedule: Schedule, codec: PayloadCodec | None, most: int) -> None:
+    def __init__(self, schedule: Schedule, codec: PayloadCodec | None, mark: str | None, most: int) -> None:
         self.best = schedule
         self.codec = codec
+        self.mark = mark
         self.left = most
 
     def run(self) -> Schedule:
@@ -74,22 +79,35 @@ class _Search:
                 self._try(setup, self.best.actions)
 
     def _try(self, setup: Setup, actions: Iterable[Timed]) -> bool:
-        """Whether these actions break the invariant; if so they are the best so far, as far as they happened."""
+        """Whether these actions lead there; if so they are the best so far, as far as they happened."""
         self.left -= 1
         happened: list[Timed] = []
-        world = World(setup, codec=self.codec if setup.wire else None)
         try:
-            for timed in actions:
-                happened.append(timed)
-                if not any(True for _ in play(world, (timed,), strict=False)):
-                    happened.pop()
-            if self.best.dullest:
-                for _ in play(world, (), dullest=True):
-                    pass
+            there = self._leads_there(setup, actions, happened)
         except Violation as violation:
-            if violation.name == self.best.breaks:
-                self.best = attrs.evolve(self.best, setup=setup, actions=tuple(happened))
-                return True
-        except PacelineError:
-            pass
-        return False
+            there = self.mark is None and violation.name == self.best.breaks
+        except PacelineError:  # a setup or an action that is none
+            there = False
+        if there:
+            self.best = attrs.evolve(self.best, setup=setup, actions=tuple(happened))
+        return there
+
+    def _leads_there(self, setup: Setup, actions: Iterable[Timed], happened: list[Timed]) -> bool:
+        """Play them, noting what happened; True once the mark is reached, and the run goes on well after that."""
+        marks, length = Marks(), None
+        world = World(setup, codec=self.codec if setup.wire else None)
+        world.reached = marks.reach
+        for timed in actions:
+            happened.append(timed)
+            steps = list(play(world, (timed,), strict=False))
+            for step in steps:
+                marks.watch(world, step)
+            if not steps:
+                happened.pop()
+            elif self.mark is not None and marks.reached[self.mark]:
+                length = len(happened)
+                break
+        if self.best.dullest and (self.mark is None or length is not None):
+            for _ in play(world, (), dullest=True):
+                pass
+        return length is not None
