@@ -68,7 +68,7 @@ FAULTS: dict[str, str] = {
     "corrupt": "one bit of the oldest frame from the process is turned, in the byte of that number (wire)",
     "taint": "one bit of the oldest frame to the process is turned, in the byte of that number (wire)",
     "sever": "the process is killed with so many bytes of its oldest frame written (wire)",
-    "die": "the coordinator is killed",
+    "die": "the coordinator is killed; with a number, before that effect of the batches to come",
 }
 """What only a fault brings about."""
 WISHES: dict[str, str] = {

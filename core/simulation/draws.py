@@ -60,7 +60,7 @@ def draw_setup(ranks: int, policy: str | None, given: dict[str, Any], dice: Dice
     knobs.update(given)
     return Setup(
         ranks=ranks, samples=samples, knobs=knobs, callbacks=callbacks, stateful=dice.chance(0.5),
-        blocks=dice.pick((1, 2)), wire=wire and dice.chance(0.25), thorough=False,
+        blocks=dice.pick((1, 2)), wire=wire and dice.chance(0.4), thorough=False,
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ SITES: dict[str, str] = {
     "dies before it acknowledges": "a process is killed when its result arrives",
     "dies with its update under way": "a process is killed when an Update is on the way to it",
     "dies as it joins": "a process is killed when it is asked to observe",
+    "dies when its chunk is done": "a process is killed in its last step of a plan, with the report of it under way",
     "is cut off with a plan under way": "a link is cut when a plan is on the way",
     "two die at once": "the next process is killed in the very moment in which one was",
     "the disk is full for a bundle": "there is no space when a bundle is to be written",

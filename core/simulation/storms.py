@@ -172,7 +172,7 @@ class Storm:
         self._do("jump", who, 1 + self._dice.below(int(2 * self._staleness_s)))
 
     def _die(self, kind: str) -> None:
-        self._do("die", COORDINATOR)
+        self._do("die", COORDINATOR, self._dice.below(6))
 
     def _wish(self, kind: str) -> None:
         alive = self._alive()
@@ -203,6 +203,8 @@ class Storm:
             self._after(step.action.who, AT_REPORT.get(type(getattr(step.turns[0].event, "message", None))))
         elif kind == "upload" and self.world.processes[step.action.who].bulk_up:
             self._after(step.action.who, ("dies while it uploads", "crash"))
+        elif kind == "step" and not self.world.processes[step.action.who].plans:
+            self._after(step.action.who, ("dies when its chunk is done", "cleanly"))
         elif kind == "result":
             self._after(step.action.who, ("dies before it acknowledges", "crash"))
         elif kind == "reduce" and self.site("the coordinator is away"):
@@ -233,6 +235,8 @@ class Storm:
             process = self.world.processes[number]
             if process.alive and what[1] == "crash":
                 self._later(0.0, lambda: self.kill(process) if process.alive else None)
+            elif process.alive and what[1] == "cleanly":
+                self._later(0.0, lambda: self._do("crash", number))
             elif process.alive:
                 self._later(0.0, lambda: self._do(what[1], number))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .process import Process
     from .world import World
 
-__all__ = ["FAULTS", "possible_faults"]
+__all__ = ["FAULTS", "die", "possible_faults"]
 
 Strike = Callable[["World", Action], None]
 CUT = "the connection was reset"
@@ -257,6 +257,13 @@ def _jump(world: World, action: Action) -> None:
 
 
 def _die(world: World, action: Action) -> None:
+    if action.amount:
+        world.lasts = action.amount - 1
+    else:
+        die(world)
+
+
+def die(world: World) -> None:
     """The coordinator is gone: every rank finds its link lost. The run ends here (see the module of `World`)."""
     world.alive = False
     for process in world.processes:
