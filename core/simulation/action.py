@@ -9,8 +9,8 @@
 A *process* is one life of a rank: numbers count the Hellos of a run, so process 0 to n-1 are the ranks it began with,
 and a rank that comes back is a new process. An action that names none concerns the averager, or everybody.
 
-The table below is the whole vocabulary. Deliveries and work are what a run is made of, and an amount behind them says
-how often; everything else is a fault or a wish, which never happens by itself.
+The table below is the whole vocabulary. Deliveries and work are what a run is made of (of steps and reports an
+amount says how many); everything else is a fault or a wish, which never happens by itself.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ AT_SEND: dict[type, tuple[str, str]] = {
     m.Update: ("dies with its update under way", "crash"),
     m.StartEpoch: ("is cut off with a plan under way", "cut"),
 }
+ZOMBIE = (1.3, 1.6)
+"""Stalenesses after which another process takes the seat of one that is silent, and after which that one is heard."""
 EARLY = 0.25
 LATER = 12.0
 """One storm in four begins with the run, the others after so many steps: a rank that dies while the cohort forms ends
@@ -125,6 +127,14 @@ class Storm:
             if self._dice.chance(0.5):
                 for direction in how:
                     self._lasting(direction, process, seconds)
+
+    def _zombie(self, kind: str) -> None:
+        """A rank falls silent until it is given up, another process takes its seat, and then the first is heard."""
+        alive = self._alive()
+        if alive:
+            process = self._dice.pick(alive)
+            self._lasting("mute", process, ZOMBIE[1] * self._staleness_s)
+            self._later(ZOMBIE[0] * self._staleness_s, lambda: self._knock(process.rank))
 
     def _plague(self, kind: str) -> None:
         """Nobody ships anything finite."""
@@ -247,7 +257,8 @@ def _one(kind: str) -> float:
 
 
 STRIKES: dict[str, Callable[[Storm, str], None]] = {
-    "partition": Storm._partition, "crash": Storm._crash, "plague": Storm._plague, "return": Storm._return,
+    "partition": Storm._partition, "crash": Storm._crash, "zombie": Storm._zombie, "plague": Storm._plague,
+    "return": Storm._return,
     "full": Storm._full, "away": Storm._away, "jump": Storm._jump, "die": Storm._die, "join": Storm._anybody,
     "abort": Storm._anybody,
     "stop": Storm._wish, "checkpoint": Storm._wish, "evaluate": Storm._wish,

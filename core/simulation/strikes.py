@@ -35,7 +35,7 @@ def possible_faults(world: World) -> Iterator[Action]:
         yield act("abort")
     yield act("full")
     yield act("jump", COORDINATOR, 1)
-    yield from (act("join", rank) for rank, process in sorted(world.seats.items()) if not process.alive)
+    yield from (act("join", rank) for rank, peer in sorted(world.co.peers.items()) if not peer.alive)
     yield act("join")
     yield from (act(kind) for kind in ("checkpoint", "evaluate", "stop"))
     yield act("die", COORDINATOR)
@@ -179,9 +179,8 @@ def _break(world: World, action: Action) -> None:
 
 def _join(world: World, action: Action) -> None:
     seat = None if action.who == NOBODY else action.who
-    if world.over or (seat is not None and seat in world.seats and world.seats[seat].alive):
-        return
-    world.knock(seat)
+    if not world.over:
+        world.knock(seat)
 
 
 def _leave(world: World, action: Action) -> None:

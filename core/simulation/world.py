@@ -43,7 +43,7 @@ from .averager import Averager
 from .frames import Frames
 from .ghost import Ghost
 from .invariants import books, ending, explained, parked, steps_meet
-from .moves import OF_AVERAGER, OF_PROCESS, tick, tick_all
+from .moves import AGAIN, OF_AVERAGER, OF_PROCESS, tick, tick_all
 from .process import Process
 from .setup import Setup, greeting
 from .strikes import FAULTS, die, possible_faults
@@ -208,8 +208,9 @@ class World:
             tick(self, action.who)
         elif process is not None and kind in self.possible(process):
             OF_PROCESS[kind](self, process)
+            more = AGAIN.get(kind)
             for _ in range(action.amount - 1):
-                if kind not in self.possible(process):
+                if more is None or not more(process) or self.over:
                     break
                 OF_PROCESS[kind](self, process)
         elif process is None and kind in self.of_averager():
