@@ -65,7 +65,7 @@ class Case:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What became of a run: how the coordinator ended (`died` if it was killed), how many steps of the world it took
+    """What became of a run: how the coordinator ended (`died` if it was killed, `broken` if an invariant was), how many steps of the world it took
     and how many realized cycles it had, its virtual seconds, the marks it reached, how many faults struck. If an
     invariant broke: which, and the schedule that leads there."""
 
@@ -133,8 +133,9 @@ class Run:
             if self.clockwork.doing is not None:
                 self.actions.append((self.clockwork.now, self.clockwork.doing))
         finish = self.world.finish
+        status = "broken" if violation is not None else "died" if finish is None else finish.status
         return Outcome(
-            case=self.case, status="died" if finish is None else finish.status, steps=self.clockwork.steps,
+            case=self.case, status=status, steps=self.clockwork.steps,
             cycles=self.world.co.cycle.sync_rounds, seconds=self.clockwork.now, struck=self.storm.struck,
             marks=dict(Counter(self.marks.reached)), violation=violation,
             schedule=None if violation is None else self.schedule(violation),

@@ -25,7 +25,7 @@ AT_SEND: dict[type, tuple[str, str]] = {
     m.Update: ("dies with its update under way", "crash"),
     m.StartEpoch: ("is cut off with a plan under way", "cut"),
 }
-ZOMBIE = (1.3, 1.6)
+ZOMBIE = (1.2, 1.4)
 """Stalenesses after which another process takes the seat of one that is silent, and after which that one is heard."""
 EARLY = 0.25
 LATER = 12.0
