@@ -39,9 +39,10 @@ def _report(world: World, process: Process) -> None:
 def report_arrives(world: World, process: Process, report: Any) -> None:
     """A report, a frame, or the end of the lane (None, or the cause of it) reaches the coordinator."""
     if process.frames is not None and (report is None or isinstance(report, bytes)):
-        for heard in process.frames.hear(Role.COORDINATOR, report):
-            report_arrives(world, process, heard)
-        if report is not None:
+        heard = list(process.frames.hear(Role.COORDINATOR, report))
+        for message in heard:
+            report_arrives(world, process, message)
+        if report is not None or heard:
             return
     if report is None or isinstance(report, str):
         process.up.clear()
