@@ -63,6 +63,8 @@ def _of_process(world: World, process: Process) -> Iterator[str]:
         yield "deafen"
     if not process.poisoned:
         yield "poison"
+    if not process.forges:
+        yield "forge"
     if world.setup.callbacks:
         yield "break"
     yield "leave"
@@ -169,6 +171,12 @@ def _poison(world: World, action: Action) -> None:
     process = _process(world, action)
     if process is not None:
         process.poisoned = True
+
+
+def _forge(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        process.forges = True
 
 
 def _break(world: World, action: Action) -> None:
@@ -290,7 +298,8 @@ FAULTS: dict[str, Strike] = {
     "duplicate": _tampers("up", _report_twice), "repeat": _tampers("down", _control_twice),
     "overtake": _tampers("up", _swap_first, 2), "swap": _tampers("down", _swap_first, 2),
     "mute": _mute, "deafen": _deafen, "crash": _crash, "pause": _pause, "hang": _hang,
-    "poison": _poison, "break": _break, "join": _join, "leave": _leave, "split": _split, "crack": _crack,
+    "poison": _poison, "forge": _forge, "break": _break, "join": _join, "leave": _leave,
+    "split": _split, "crack": _crack,
     "corrupt": _corrupt, "taint": _taint, "sever": _sever, "abort": _abort, "full": _full, "jump": _jump, "die": _die,
     "checkpoint": _wish(m.IntentKind.CHECKPOINT_NOW, ev.Operator.CHECKPOINT),
     "evaluate": _wish(m.IntentKind.EVAL_NOW, ev.Operator.EVAL),
