@@ -21,7 +21,7 @@ from paceline.core.simulation.marks import MARKS
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "core" / "simulation"
-NAMED = re.compile(r'(?:Violation|require)\(\s*(?:[^"]*?, )?"([A-Z]-\d+|I\d+)"', re.DOTALL)
+NAMED = re.compile(r'"([A-Z]-\d+|I\d+)",\s*(?:f?"|text)')
 
 
 def rules() -> set[str]:
