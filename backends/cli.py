@@ -22,6 +22,7 @@ import click
 from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
+from .command_mutants import mutants
 
 if TYPE_CHECKING:
     from .launch import Kill
@@ -378,6 +379,9 @@ def lint_tables() -> int:
     for line in findings:
         click.echo(line)
     return 1 if findings else 0
+
+
+cli.add_command(mutants)
 
 
 def _debug(wanted: bool) -> None:

@@ -1,0 +1,153 @@
+"""The command `paceline mutants`: damage the tables of transitions and see whether the tests notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["mutants"]
+
+EQUIVALENTS = Path("tests", "mutants.toml")
+HAND_OPERATOR = "by hand"
+
+
+@click.command("mutants")
+@click.option("--table", "tables", multiple=True, metavar="NAME",
+              help="Only mutants of this table or module, repeatable; `section` are those written by hand.")
+@click.option("--only", multiple=True, metavar="PATTERN",
+              help="Only mutants whose name this matches, * for any text, repeatable.")
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Only N of them, drawn at random.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Of the sample.")
+@click.option("--list", "names_only", is_flag=True, help="Print their names and try none.")
+@click.option("--tests", multiple=True, metavar="PATH",
+              help="Ask only these tests, repeatable.  [default: all that test core]")
+@click.option("--layer", "layers", multiple=True, metavar="NAME=MODULE:FUNCTION",
+              help="After the tests also ask this function, which is called with the mutant in place and says how it "
+                   "noticed, or None; repeatable.")
+@click.option("--thorough", is_flag=True,
+              help="Ask every test, also those that never come to the place, and put equivalents to all of them.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), metavar="N",
+              help="Worker processes.")
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Also write the whole report there.")
+def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int, names_only: bool,
+            tests: Sequence[str], layers: Sequence[str], thorough: bool, jobs: int, out: Path | None) -> int:
+    """Damage the tables of transitions, one thing at a time, and see whether the tests notice.
+
+    Ends with 1 when a mutant is not noticed and tests/mutants.toml does not say why it cannot be. Runs in a checkout.
+    """  # fmt: skip
+    import time
+
+    from rich.console import Console
+
+    from ..core.mutation import mutants as all_mutants
+    from . import mutant_runs as runs
+    from .mutant_report import Report, matches, read_equivalents
+
+    root = runs.checkout()
+    equivalents = read_equivalents(root / EQUIVALENTS)
+    calls = _calls(layers)
+    began = time.monotonic()
+    by_hand = (not tables and not only) or any(name.startswith("section") for name in (*tables, *only))
+    with ExitStack() as stack:
+        asked = tests or (runs.DEFAULT_TESTS if by_hand else runs.DEFAULT_TESTS[:1])
+        workers = [stack.enter_context(runs.Worker(root, asked)) for _ in range(1 if names_only else jobs)]
+        made = all_mutants()
+        places = {name: mutant.place for name, mutant in made.items()}
+        places |= dict.fromkeys(workers[0].listed["by_hand"] if by_hand else (), "section")
+        chosen = _choose(places, tables, only, sample, seed)
+        if names_only:
+            click.echo("\n".join(chosen))
+            return 0
+        with _progress() as progress:
+            records = runs.prepare(root, workers, _bar(progress, "what the tests take"))
+            _check(records, click.echo)
+            known = {name for name in chosen if any(matches(line.mutant, name) for line in equivalents)}
+            work = {
+                name: runs.steps(made.get(name), workers[0].listed["tests"], records, known=name in known,
+                                 calls=calls, thorough=thorough)
+                for name in chosen
+            }  # fmt: skip
+            found = runs.try_all(workers, work, _bar(progress, "mutants"))
+    operators = {name: made[name].operator if name in made else HAND_OPERATOR for name in chosen}
+    report = Report(found, places, operators, equivalents, time.monotonic() - began, len(workers))
+    report.show(Console())
+    if out is not None:
+        out.write_text(report.json(), encoding="utf-8")
+    return 1 if report.survivors else 0
+
+
+def _calls(layers: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in layers:
+        name, equals, function = text.partition("=")
+        if not (name and equals and ":" in function):
+            raise ConfigError(f"--layer {text!r} is not allowed: write NAME=MODULE:FUNCTION")
+        found[name] = function
+    return found
+
+
+def _choose(
+    places: Mapping[str, str], tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int
+) -> list[str]:
+    """The mutants that were asked for, in their order. Raises ConfigError when there are none."""
+    import random
+
+    from .mutant_report import matches
+
+    known = list(dict.fromkeys(places.values()))
+    for name in tables:
+        if name not in known:
+            raise ConfigError(f"--table {name!r} is not allowed: mutants are made of {', '.join(known)}")
+    chosen = [
+        name for name, place in places.items()
+        if (not tables or place in tables) and (not only or any(matches(pattern, name) for pattern in only))
+    ]  # fmt: skip
+    if not chosen:
+        raise ConfigError(f"--only {' '.join(only)} matches no mutant; see their names with --list")
+    if sample is not None and sample < len(chosen):
+        drawn = set(random.Random(seed).sample(chosen, sample))
+        chosen = [name for name in chosen if name in drawn]
+    return chosen
+
+
+def _check(records: Mapping[str, Any], say: Any) -> None:
+    failing = [test for test, record in records.items() if not record.passed]
+    if len(failing) == len(records):
+        raise ConfigError("no test passes without a mutant; make them pass first")
+    for test in failing:
+        say(f"fails without a mutant, so it is not asked: {test}")
+
+
+# --- progress ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Bars on a terminal; elsewhere nothing, for what remains to be read is the report."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        yield progress
+
+
+def _bar(progress: Progress, title: str) -> Any:
+    """Called with how many are done, and of how many."""
+    task = progress.add_task(title, total=None)
+
+    def moved(done: int, total: int, *rest: object) -> None:
+        progress.update(task, completed=done, total=total)
+
+    return moved
