@@ -14,10 +14,14 @@ from ..core.errors import ConfigError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from .mutant_runs import Record
+
 __all__ = ["mutants"]
 
 EQUIVALENTS = Path("tests", "mutants.toml")
-HAND_OPERATOR = "by hand"
+RECORD = Path("build", "mutants.json")
+BY_HAND, HAND_OPERATOR = "section", "by hand"
+"""Place and damage of the mutants that are written by hand, one for each row of section 17 of the protocol."""
 
 
 @click.command("mutants")
@@ -37,10 +41,13 @@ HAND_OPERATOR = "by hand"
               help="Ask every test, also those that never come to the place, and put equivalents to all of them.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), metavar="N",
               help="Worker processes.")
+@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Where what the tests take is kept.  [default: build/mutants.json of the checkout]")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Also write the whole report there.")
 def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int, names_only: bool,
-            tests: Sequence[str], layers: Sequence[str], thorough: bool, jobs: int, out: Path | None) -> int:
+            tests: Sequence[str], layers: Sequence[str], thorough: bool, jobs: int, record: Path | None,
+            out: Path | None) -> int:
     """Damage the tables of transitions, one thing at a time, and see whether the tests notice.
 
     Ends with 1 when a mutant is not noticed and tests/mutants.toml does not say why it cannot be. Runs in a checkout.
@@ -56,22 +63,23 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
     root = runs.checkout()
     equivalents = read_equivalents(root / EQUIVALENTS)
     calls = _calls(layers)
+    made = all_mutants()
+    by_hand = not (tables or only) or any(name.startswith(BY_HAND) for name in (*tables, *only))
+    asked = tests or runs.DEFAULT_TESTS[: 2 if by_hand else 1]
+    needed = jobs if not names_only else 1 if by_hand else 0
     began = time.monotonic()
-    by_hand = (not tables and not only) or any(name.startswith("section") for name in (*tables, *only))
     with ExitStack() as stack:
-        asked = tests or (runs.DEFAULT_TESTS if by_hand else runs.DEFAULT_TESTS[:1])
-        workers = [stack.enter_context(runs.Worker(root, asked)) for _ in range(1 if names_only else jobs)]
-        made = all_mutants()
+        workers = [stack.enter_context(runs.Worker(root, asked)) for _ in range(needed)]
         places = {name: mutant.place for name, mutant in made.items()}
-        places |= dict.fromkeys(workers[0].listed["by_hand"] if by_hand else (), "section")
+        places |= dict.fromkeys(workers[0].listed["by_hand"] if by_hand else (), BY_HAND)
         chosen = _choose(places, tables, only, sample, seed)
         if names_only:
             click.echo("\n".join(chosen))
             return 0
+        known = {name for name in chosen if any(matches(line.mutant, name) for line in equivalents)}
         with _progress() as progress:
-            records = runs.prepare(root, workers, _bar(progress, "what the tests take"))
-            _check(records, click.echo)
-            known = {name for name in chosen if any(matches(line.mutant, name) for line in equivalents)}
+            records = runs.prepare(root, record or root / RECORD, workers, _bar(progress, "what the tests take"))
+            _check(records)
             work = {
                 name: runs.steps(made.get(name), workers[0].listed["tests"], records, known=name in known,
                                  calls=calls, thorough=thorough)
@@ -120,12 +128,12 @@ def _choose(
     return chosen
 
 
-def _check(records: Mapping[str, Any], say: Any) -> None:
+def _check(records: Mapping[str, Record]) -> None:
     failing = [test for test, record in records.items() if not record.passed]
     if len(failing) == len(records):
         raise ConfigError("no test passes without a mutant; make them pass first")
     for test in failing:
-        say(f"fails without a mutant, so it is not asked: {test}")
+        click.echo(f"fails without a mutant, so it is not asked: {test}")
 
 
 # --- progress ----------------------------------------------------------------------------------------------------

@@ -36,12 +36,14 @@ DEFAULT_TESTS = ("tests/core", "tests/backends/test_section17_data.py")
 """The tests of core, and those of the mutants written by hand that are of other floors."""
 QUICK_S = 0.25
 """A test that lasts no longer is a quick one."""
-KNOWN_S = 2.0
-"""Seconds of tests that a mutant recorded as equivalent is put to: enough to see that it is not hopeless."""
+KNOWN_S = 0.3
+"""Seconds of tests that a mutant recorded as equivalent is put to: whether it still deserves its line is seen there, if
+it is easy to see at all."""
 PATIENCE_S, PATIENCE = 5.0, 20.0
 """A test notices a mutant by lasting longer than this plus so many times what it lasts without one."""
-RECORD = "build/mutants.json"
 FORMAT = 1
+MAKERS = ("mutation.py", "comparisons.py")
+"""Modules that make mutants: no test takes other rows because of them."""
 
 
 @attrs.frozen
@@ -127,30 +129,36 @@ class Worker:
 # --- the record --------------------------------------------------------------------------------------------------
 
 
-def prepare(root: Path, workers: Sequence[Worker], done: Callable[..., None]) -> dict[str, Record]:
+def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[..., None]) -> dict[str, Record]:
     """What each test takes and calls, from the file where it is known, else by running it. `done` is told how many
     files of how many have been run."""
     tests = workers[0].listed["tests"]
-    file = root / RECORD
-    code = _digest(path for place in ("core", "tests/support") for path in (root / place).rglob("*.py"))
+    code = _digest(
+        path for place in ("core", "tests/support") for path in (root / place).rglob("*.py") if path.name not in MAKERS
+    )
     digests = {name: _digest([root / name]) for name in dict.fromkeys(test.partition("::")[0] for test in tests)}
     known = _read(file, code)
-    fresh = {name for name, digest in digests.items() if known["files"].get(name) == digest}
-    told = {test: line for test, line in known["tests"].items() if test.partition("::")[0] in fresh}
+    files = {name: digest for name, digest in known["files"].items() if digests.get(name, digest) == digest}
+    told = {test: line for test, line in known["tests"].items() if test.partition("::")[0] in files}
     jobs: dict[str, list[int]] = {}
     for number, test in enumerate(tests):
         if test not in told:
             jobs.setdefault(test.partition("::")[0], []).append(number)
-    answers = _share(workers, [{"do": "record", "tests": numbers} for numbers in jobs.values()], done)
-    for answer in answers:
+    file.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep(number: int, total: int, answer: Mapping[str, Any]) -> None:
+        """What was found so far is worth keeping when the rest is cut short."""
+        done(number, total)
+        names = set()
         for line in answer["tests"]:
             told[tests[line["test"]]] = [line["seconds"], line["passed"], line["near"]]
-    if jobs:
-        files = {**{name: digest for name, digest in known["files"].items() if name in fresh}, **digests}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"format": FORMAT, "code": code, "files": files, "tests": told}, indent=0)
-        file.write_text(text, encoding="utf-8")
-    return {test: Record(seconds, passed, frozenset(near)) for test, (seconds, passed, near) in told.items()}
+            names.add(tests[line["test"]].partition("::")[0])
+        files.update((name, digests[name]) for name in names)
+        whole = {"format": FORMAT, "code": code, "files": files, "tests": told}
+        file.write_text(json.dumps(whole, indent=0), encoding="utf-8")
+
+    _share(workers, [{"do": "record", "tests": numbers} for numbers in jobs.values()], keep)
+    return {test: Record(told[test][0], told[test][1], frozenset(told[test][2])) for test in tests}
 
 
 def _read(file: Path, code: str) -> dict[str, Any]:

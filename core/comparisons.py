@@ -1,9 +1,9 @@
 """Comparisons made strict, or no longer strict, in the functions that decide: one kind of mutant (mutation.py).
 
-Limits are where protocols break: "exceeded strictly" (M-3, M-15), "at most", "rises strictly" (C-8). A test that only
-tries values far from the limit passes with `<` and with `<=`. Here each comparison is turned into its neighbour, and
-the function is compiled again with its code exchanged in place, so that whoever holds the function, by whatever name,
-calls the damaged one.
+Limits are where protocols break: "exceeded strictly", "at most", "rises strictly". A test that only tries values far
+from the limit passes with `<` and with `<=`. Here each comparison is turned into its neighbour, and the function is
+compiled again with its code exchanged in place, so that whoever holds the function, by whatever name, calls the damaged
+one.
 
 The functions are those that a row names as a guard, and every one of the modules in `DECIDING`.
 """
@@ -114,7 +114,7 @@ def _functions(module: ModuleType) -> list[FunctionType]:
             function = each.fget if isinstance(each, property) else each
             written = isinstance(function, FunctionType) and function.__code__.co_filename == module.__file__
             if written and function not in found:
-                found.append(function)
+                found.append(cast(FunctionType, function))
     return sorted(found, key=lambda function: function.__code__.co_firstlineno)
 
 

@@ -1,4 +1,4 @@
-"""Mutants: the tables and guards with one thing damaged, to see whether any test notices.
+"""Mutants: the tables and guards with one thing damaged, to see whether any test notices it.
 
 A mutant that no test notices is either a hole in the tests or a change that changes nothing. The damage is the obvious
 one, whatever a tired person might do to a row: a guard dropped or negated, an effect dropped, two neighbouring effects
@@ -9,7 +9,7 @@ Each mutant has a name that says where it is and what was done, without the numb
 same while rows come and go around it:
 
     cycle/PENDING/Judge/gate_complete+digest_split/drop-guard:digest_split
-    worker/ANY/ActionDone/otherwise/kind:accept
+    worker/ANY/ActionDone/otherwise/kind:ignore→accept
 
 What provably cannot matter is not made: two neighbouring rows that do the same, or of which one asks for what the
 other excludes, may stand in either order.
@@ -31,7 +31,7 @@ from .lint import lint
 from .tables import TABLES, in_force, machine_class
 from .values import value
 
-__all__ = ["OPERATORS", "Mutant", "in_place", "mutants", "noticed_by_lint", "row_name"]
+__all__ = ["OPERATORS", "Mutant", "in_place", "mutants", "noticed_by_lint", "of_table", "row_name"]
 
 OPERATORS = (
     "drop-guard", "negate-guard", "drop-effect", "swap-effects", "target", "kind", "drop-row", "swap-rows", "compare",
@@ -65,7 +65,7 @@ def mutants() -> Mapping[str, Mutant]:
     """Every mutant by its name, in a stable order: the tables row by row, then the comparisons."""
     found: dict[str, Mutant] = {}
     for table in TABLES.values():
-        for mutant in _of_table(table):
+        for mutant in of_table(table):
             found[mutant.name] = mutant
     for damage in comparisons():
         found[damage.name] = Mutant(
@@ -98,7 +98,8 @@ def row_name(table: Table, row: Row) -> str:
 # --- the tables --------------------------------------------------------------------------------------------------
 
 
-def _of_table(table: Table) -> Iterator[Mutant]:
+def of_table(table: Table) -> Iterator[Mutant]:
+    """Every mutant of the rows of a table, row by row."""
     below, directly_below = _orders(table)
     for index, row in enumerate(table.rows):
         name = row_name(table, row)
@@ -142,7 +143,7 @@ def _damages(table: Table, row: Row) -> Iterator[tuple[str, str, Row]]:
     for target in _targets(table, row):
         yield "target", target.name.lower(), attrs.evolve(row, target=target)
     for kind in MISTAKEN[row.kind]:
-        yield "kind", kind.name.lower(), attrs.evolve(row, kind=kind)
+        yield "kind", f"{row.kind.name.lower()}→{kind.name.lower()}", attrs.evolve(row, kind=kind)
     yield "drop-row", "", attrs.evolve(row, source=())
 
 
