@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +23,9 @@ RECORD = Path("build", "mutants.json")
 BY_HAND, HAND_OPERATOR = "section", "by hand"
 """Place and damage of the mutants that are written by hand, one for each row of section 17 of the protocol."""
 
+PLAIN_WIDTH, PLAIN_EVERY = 120, 100
+"""Where nobody looks at a terminal: how wide the report is, and after how many mutants a line of progress comes."""
+
 
 @click.command("mutants")
 @click.option("--table", "tables", multiple=True, metavar="NAME",
@@ -37,6 +40,7 @@ BY_HAND, HAND_OPERATOR = "section", "by hand"
 @click.option("--layer", "layers", multiple=True, metavar="NAME=MODULE:FUNCTION",
               help="After the tests also ask this function, which is called with the mutant in place and says how it "
                    "noticed, or None; repeatable.")
+@click.option("--quick", is_flag=True, help="Ask the lint and the quick tests only.")
 @click.option("--thorough", is_flag=True,
               help="Ask every test, also those that never come to the place, and put equivalents to all of them.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), metavar="N",
@@ -46,7 +50,7 @@ BY_HAND, HAND_OPERATOR = "section", "by hand"
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Also write the whole report there.")
 def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int, names_only: bool,
-            tests: Sequence[str], layers: Sequence[str], thorough: bool, jobs: int, record: Path | None,
+            tests: Sequence[str], layers: Sequence[str], quick: bool, thorough: bool, jobs: int, record: Path | None,
             out: Path | None) -> int:
     """Damage the tables of transitions, one thing at a time, and see whether the tests notice.
 
@@ -82,13 +86,14 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
             _check(records)
             work = {
                 name: runs.steps(made.get(name), workers[0].listed["tests"], records, known=name in known,
-                                 calls=calls, thorough=thorough)
+                                 calls=calls, quick=quick, thorough=thorough)
                 for name in chosen
             }  # fmt: skip
             found = runs.try_all(workers, work, _bar(progress, "mutants"))
     operators = {name: made[name].operator if name in made else HAND_OPERATOR for name in chosen}
     report = Report(found, places, operators, equivalents, time.monotonic() - began, len(workers))
-    report.show(Console())
+    console = Console()
+    report.show(console if console.is_terminal else Console(width=PLAIN_WIDTH))
     if out is not None:
         out.write_text(report.json(), encoding="utf-8")
     return 1 if report.survivors else 0
@@ -141,7 +146,7 @@ def _check(records: Mapping[str, Record]) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Bars on a terminal; elsewhere nothing, for what remains to be read is the report."""
+    """Bars on a terminal; elsewhere a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -151,11 +156,13 @@ def _progress() -> Iterator[Progress]:
         yield progress
 
 
-def _bar(progress: Progress, title: str) -> Any:
+def _bar(progress: Progress, title: str) -> Callable[[int, int], None]:
     """Called with how many are done, and of how many."""
     task = progress.add_task(title, total=None)
 
-    def moved(done: int, total: int, *rest: object) -> None:
+    def moved(done: int, total: int) -> None:
         progress.update(task, completed=done, total=total)
+        if progress.disable and done % PLAIN_EVERY == 0:
+            click.echo(f"{title}: {done} of {total}", err=True)
 
     return moved

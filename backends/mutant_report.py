@@ -13,6 +13,7 @@ tried and every one of them was noticed.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import tomllib
@@ -44,7 +45,12 @@ class Equivalent:
 
 def matches(pattern: str, name: str) -> bool:
     """Whether a pattern, in which only the star means something, names a mutant."""
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+    return _compiled(pattern).fullmatch(name) is not None
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))))
 
 
 def read_equivalents(path: Path) -> tuple[Equivalent, ...]:
@@ -113,12 +119,12 @@ class Report:
         """Tables per place and per operator, then what nobody noticed and what is stale."""
         for title, groups in (("where", self.places), ("damage", self.operators)):
             console.print(self._table(title, groups))
-        for each in self.found:
-            if each.mutant in self.survivors:
-                console.print(f"not noticed: {each.mutant}", markup=False, highlight=False, soft_wrap=True)
+        survivors = self.survivors
+        for mutant in survivors:
+            console.print(f"not noticed: {mutant}", markup=False, highlight=False, soft_wrap=True)
         for line in self.stale:
             console.print(f"stale, it is noticed: {line}", markup=False, highlight=False, soft_wrap=True)
-        alive = len(self.survivors)
+        alive = len(survivors)
         told = (
             f"{len(self.found)} mutants in {self.seconds:.0f} s, {self.workers} at a time: {self._share():.1%} of those"
             f" that are not equivalent are noticed, {alive} {'is' if alive == 1 else 'are'} not"

@@ -96,7 +96,11 @@ class Worker:
         os.close(answers)
         self._to = os.fdopen(self._jobs, "w", encoding="utf-8")
         self._from = os.fdopen(self._answers, encoding="utf-8")
-        self.listed: dict[str, list[str]] = self.ask({"do": "list"})
+        try:
+            self.listed: dict[str, list[str]] = self.ask({"do": "list"})
+        except PacelineError:
+            self._close()
+            raise
 
     def ask(self, job: Mapping[str, Any]) -> Any:
         """Give a job and wait for its answer."""
@@ -119,6 +123,9 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if kind is not None:
             self._process.terminate()
+        self._close()
+
+    def _close(self) -> None:
         for end in (self._to, self._from):
             with contextlib.suppress(BrokenPipeError):
                 end.close()
@@ -129,7 +136,7 @@ class Worker:
 # --- the record --------------------------------------------------------------------------------------------------
 
 
-def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[..., None]) -> dict[str, Record]:
+def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[[int, int], None]) -> dict[str, Record]:
     """What each test takes and calls, from the file where it is known, else by running it. `done` is told how many
     files of how many have been run."""
     tests = workers[0].listed["tests"]
@@ -146,9 +153,8 @@ def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[..
             jobs.setdefault(test.partition("::")[0], []).append(number)
     file.parent.mkdir(parents=True, exist_ok=True)
 
-    def keep(number: int, total: int, answer: Mapping[str, Any]) -> None:
+    def keep(answer: Mapping[str, Any]) -> None:
         """What was found so far is worth keeping when the rest is cut short."""
-        done(number, total)
         names = set()
         for line in answer["tests"]:
             told[tests[line["test"]]] = [line["seconds"], line["passed"], line["near"]]
@@ -157,7 +163,7 @@ def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[..
         whole = {"format": FORMAT, "code": code, "files": files, "tests": told}
         file.write_text(json.dumps(whole, indent=0), encoding="utf-8")
 
-    _share(workers, [{"do": "record", "tests": numbers} for numbers in jobs.values()], keep)
+    _share(workers, [{"do": "record", "tests": numbers} for numbers in jobs.values()], done, keep)
     return {test: Record(told[test][0], told[test][1], frozenset(told[test][2])) for test in tests}
 
 
@@ -183,49 +189,52 @@ def _digest(paths: Iterable[Path]) -> str:
 
 def steps(
     mutant: Mutant | None, tests: Sequence[str], records: Mapping[str, Record], *, known: bool,
-    calls: Mapping[str, str], thorough: bool = False,
+    calls: Mapping[str, str], quick: bool = False, thorough: bool = False,
 ) -> list[tuple[str, Any]]:  # fmt: skip
     """The layers a mutant is put to, in order; None is one that was written by hand and has tests of its own.
 
-    `known` is a mutant recorded as equivalent: unless `thorough`, it is put to a few seconds of tests only. `calls`
-    are layers by name, each a "MODULE:FUNCTION". `thorough` adds the tests that never come to the row.
+    `known` is a mutant recorded as equivalent: unless `thorough`, it is put to a moment of tests only. `calls` are
+    layers by name, each a "MODULE:FUNCTION". `quick` leaves out what lasts, `thorough` adds the tests that never come
+    to the row.
     """
     if mutant is None:
         return []
     order = sorted((records[test].seconds, number) for number, test in enumerate(tests) if records[test].passed)
     near = frozenset(mutant.near)
-    quick, slow, other = [], [], []
+    short, long, other = [], [], []
+    total = 0.0
     for seconds, number in order:
         limited = (number, PATIENCE_S + PATIENCE * seconds)
         if not near & records[tests[number]].near:
             other.append(limited)
-        elif seconds <= QUICK_S:
-            quick.append(limited)
-        else:
-            slow.append(limited)
-    if known and not thorough:
-        total, few = 0.0, []
-        for limited in quick:
-            total += records[tests[limited[0]]].seconds
-            if total > KNOWN_S:
-                break
-            few.append(limited)
-        return [("lint", "lint"), ("row tests", few)]
-    found: list[tuple[str, Any]] = [("lint", "lint"), ("row tests", quick), ("whole runs", slow), *calls.items()]
+        elif seconds > QUICK_S:
+            long.append(limited)
+        elif total <= KNOWN_S or thorough or not known:
+            short.append(limited)
+            total += seconds
+    found: list[tuple[str, Any]] = [("lint", "lint"), ("row tests", short)]
+    if quick or (known and not thorough):
+        return found
+    found += [("whole runs", long), *calls.items()]
     return [*found, ("other tests", other)] if thorough else found
 
 
 def try_all(
-    workers: Sequence[Worker], jobs: Mapping[str, list[tuple[str, Any]]], done: Callable[..., None]
+    workers: Sequence[Worker], jobs: Mapping[str, list[tuple[str, Any]]], done: Callable[[int, int], None]
 ) -> list[Found]:
     """Put each mutant to its steps; `done` is told how many of how many are over. The result is in order."""
     asked = [{"do": "try", "mutant": name, "steps": layers} for name, layers in jobs.items()]
-    found = {answer["mutant"]: Found(**answer) for answer in _share(workers, asked, done)}
+    found: dict[str, Found] = {}
+    _share(workers, asked, done, lambda answer: found.update({answer["mutant"]: Found(**answer)}))
     return [found[name] for name in jobs]
 
 
-def _share(workers: Sequence[Worker], jobs: Sequence[Mapping[str, Any]], done: Callable[..., None]) -> list[Any]:
-    """All jobs by all workers, each job by whoever is free; raises what a worker raised."""
+def _share(
+    workers: Sequence[Worker], jobs: Sequence[Mapping[str, Any]], done: Callable[[int, int], None],
+    seen: Callable[[Any], None],
+) -> None:
+    """All jobs by all workers, each job by whoever is free; `seen` gets each answer as it comes. Raises what a worker
+    raised."""
     waiting: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
@@ -243,13 +252,11 @@ def _share(workers: Sequence[Worker], jobs: Sequence[Mapping[str, Any]], done: C
     threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
-    found: list[Any] = []
     for number in range(len(jobs)):
         answer = answers.get()
         if isinstance(answer, BaseException):
             raise answer
-        found.append(answer)
-        done(number + 1, len(jobs), answer)
+        seen(answer)
+        done(number + 1, len(jobs))
     for thread in threads:
         thread.join()
-    return found

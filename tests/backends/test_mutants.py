@@ -25,7 +25,7 @@ from support.mutation import Child
 
 ROOT = Path(__file__).parents[2]
 EQUIVALENTS = ROOT / "tests" / "mutants.toml"
-RUN_TESTS = "tests/core/machines/test_run.py"
+RUN_TESTS, HAND_TESTS = "tests/core/machines/test_run.py", "tests/core/test_section17_actions.py"
 
 
 def call(*arguments: str) -> Result:
@@ -37,33 +37,25 @@ def call(*arguments: str) -> Result:
 
 
 def test_a_sample_of_mutants_is_noticed_by_the_tests(tmp_path: Path) -> None:
-    """Each is noticed, or tests/mutants.toml says why it cannot be; the same sample each time."""
+    """Each is noticed, or tests/mutants.toml says why it cannot be; the same sample each time. One of them is written
+    by hand (section 17) and put to the test that stands against it."""
     out = tmp_path / "out.json"
-    only = ["--only", "run/TRAINING/Judge/*", "--only", "run.Run.*"]
+    only = ("run/FORMING/Formed/*", "run.Run.everyone_gone/*", "run/*/kind:*", "section/17.2 #15/*")
+    options = [option for pattern in only for option in ("--only", pattern)]
+    options += [option for path in (RUN_TESTS, HAND_TESTS) for option in ("--tests", path)]
     again = "again=paceline.core.mutation:noticed_by_lint"
-    result = call(*only, "--sample", "10", "--seed", "4", "--tests", RUN_TESTS, "--json", str(out), "--layer", again,
+    result = call(*options, "--sample", "12", "--seed", "10", "--json", str(out), "--layer", again,
                   "--record", str(tmp_path / "deep" / "record.json"))  # fmt: skip
     assert result.exception is None, result.exception
     assert result.return_value == 0, result.output
 
     report = json.loads(out.read_text(encoding="utf-8"))
-    assert len(report["mutants"]) == 10 and report["survivors"] == [] and report["killed"] == 1.0
-    assert {"lint", "row tests"} <= {line["layer"] for line in report["mutants"]}
-    for line in report["mutants"]:
-        assert line["outcome"] in ("killed", "equivalent")
-        assert line["layer"] != "row tests" or line["by"].startswith(RUN_TESTS)
-
-
-def test_an_old_way_is_a_mutant_too(tmp_path: Path) -> None:
-    """Section 17: those written by hand are put to the tests that stand against them."""
-    out = tmp_path / "out.json"
-    result = call("--only", "section 17.2 #15/*", "--tests", "tests/core/test_section17_actions.py",
-                  "--json", str(out), "--record", str(tmp_path / "record.json"))  # fmt: skip
-    assert result.return_value == 0, (result.output, result.exception)
-
-    (line,) = json.loads(out.read_text(encoding="utf-8"))["mutants"]
-    assert line["mutant"] == "section 17.2 #15/no_wait_for_the_last_result" and line["place"] == "section"
-    assert (line["layer"], line["by"]) == ("own tests", "test_no_shutdown_overtakes_the_last_evaluation")
+    by_name = {line["mutant"]: line for line in report["mutants"]}
+    assert len(by_name) == 12 and report["survivors"] == [] and report["killed"] == 1.0
+    assert {line["outcome"] for line in by_name.values()} == {"killed", "equivalent"}
+    assert {line["layer"] for line in by_name.values()} == {"lint", "row tests", "own tests", ""}
+    old_way = by_name["section/17.2 #15/no_wait_for_the_last_result"]
+    assert (old_way["place"], old_way["by"]) == ("section", "test_no_shutdown_overtakes_the_last_evaluation")
 
 
 def test_tests_that_cannot_start_are_told_in_one_line() -> None:
@@ -125,7 +117,8 @@ def test_tests_that_come_to_the_row_are_asked_from_the_shortest_on() -> None:
     assert layers["more"] == "module:function"
 
     few = dict(steps(mutant, tests, records, known=True, calls={}))
-    assert [tests[number] for number, _ in few["row tests"]] == ["a", "b"] and list(few) == ["lint", "row tests"]
+    assert [tests[number] for number, _ in few["row tests"]] == ["a"] and list(few) == ["lint", "row tests"]
+    assert list(dict(steps(mutant, tests, records, known=False, calls={}, quick=True))) == ["lint", "row tests"]
     every = dict(steps(mutant, tests, records, known=True, calls={}, thorough=True))
     assert [tests[number] for number, _ in every["other tests"]] == ["far"]
     assert steps(None, tests, records, known=False, calls={}) == []
