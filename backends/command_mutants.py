@@ -14,7 +14,7 @@ from ..core.errors import ConfigError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from .mutant_runs import Record
+    from .mutant_runs import Found, Record
 
 __all__ = ["mutants"]
 
@@ -89,7 +89,13 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
                                  calls=calls, quick=quick, thorough=thorough)
                 for name in chosen
             }  # fmt: skip
-            found = runs.try_all(workers, work, _bar(progress, "mutants"))
+
+            def seen(each: Found) -> None:
+                """A long run says at once what there is to look at."""
+                if not each.layer and each.mutant not in known:
+                    progress.console.print(f"not noticed: {each.mutant}", markup=False, highlight=False, soft_wrap=True)
+
+            found = runs.try_all(workers, work, _bar(progress, "mutants"), seen)
     operators = {name: made[name].operator if name in made else HAND_OPERATOR for name in chosen}
     report = Report(found, places, operators, equivalents, time.monotonic() - began, len(workers))
     console = Console()

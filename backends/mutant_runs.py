@@ -220,12 +220,19 @@ def steps(
 
 
 def try_all(
-    workers: Sequence[Worker], jobs: Mapping[str, list[tuple[str, Any]]], done: Callable[[int, int], None]
+    workers: Sequence[Worker], jobs: Mapping[str, list[tuple[str, Any]]], done: Callable[[int, int], None],
+    seen: Callable[[Found], None],
 ) -> list[Found]:
-    """Put each mutant to its steps; `done` is told how many of how many are over. The result is in order."""
+    """Put each mutant to its steps; `done` is told how many of how many are over, `seen` gets what became of each as it
+    ends. The result is in the order of the mutants."""
     asked = [{"do": "try", "mutant": name, "steps": layers} for name, layers in jobs.items()]
     found: dict[str, Found] = {}
-    _share(workers, asked, done, lambda answer: found.update({answer["mutant"]: Found(**answer)}))
+
+    def keep(answer: Mapping[str, Any]) -> None:
+        each = found[answer["mutant"]] = Found(**answer)
+        seen(each)
+
+    _share(workers, asked, done, keep)
     return [found[name] for name in jobs]
 
 
