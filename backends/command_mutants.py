@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -56,6 +56,7 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
 
     Ends with 1 when a mutant is not noticed and tests/mutants.toml does not say why it cannot be. Runs in a checkout.
     """  # fmt: skip
+    import resource
     import time
 
     from rich.console import Console
@@ -80,24 +81,18 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
         if names_only:
             click.echo("\n".join(chosen))
             return 0
+        progress = stack.enter_context(_progress())
+        records = runs.prepare(root, record or root / RECORD, workers, _bar(progress, "what the tests take"))
+        _check(records)
         known = {name for name in chosen if any(matches(line.mutant, name) for line in equivalents)}
-        with _progress() as progress:
-            records = runs.prepare(root, record or root / RECORD, workers, _bar(progress, "what the tests take"))
-            _check(records)
-            work = {
-                name: runs.steps(made.get(name), workers[0].listed["tests"], records, known=name in known,
-                                 calls=calls, quick=quick, thorough=thorough)
-                for name in chosen
-            }  # fmt: skip
-
-            def seen(each: Found) -> None:
-                """A long run says at once what there is to look at."""
-                if not each.layer and each.mutant not in known:
-                    progress.console.print(f"not noticed: {each.mutant}", markup=False, highlight=False, soft_wrap=True)
-
-            found = runs.try_all(workers, work, _bar(progress, "mutants"), seen)
+        options: dict[str, Any] = {"calls": calls, "quick": quick, "thorough": thorough}
+        listed = workers[0].listed["tests"]
+        work = {name: runs.steps(made.get(name), listed, records, known=name in known, **options) for name in chosen}
+        found = runs.try_all(workers, work, _bar(progress, "mutants"), _teller(progress, known))
     operators = {name: made[name].operator if name in made else HAND_OPERATOR for name in chosen}
-    report = Report(found, places, operators, equivalents, time.monotonic() - began, len(workers))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    report = Report(found, places, operators, equivalents, time.monotonic() - began, used.ru_utime + used.ru_stime,
+                    len(workers))  # fmt: skip
     console = Console()
     report.show(console if console.is_terminal else Console(width=PLAIN_WIDTH))
     if out is not None:
@@ -160,6 +155,16 @@ def _progress() -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         yield progress
+
+
+def _teller(progress: Progress, known: set[str]) -> Callable[[Found], None]:
+    """Called with what became of each mutant: a long run says at once what there is to look at."""
+
+    def seen(each: Found) -> None:
+        if not each.layer and each.mutant not in known:
+            progress.console.print(f"not noticed: {each.mutant}", markup=False, highlight=False, soft_wrap=True)
+
+    return seen
 
 
 def _bar(progress: Progress, title: str) -> Callable[[int, int], None]:

@@ -71,13 +71,15 @@ def read_equivalents(path: Path) -> tuple[Equivalent, ...]:
 
 @attrs.frozen
 class Report:
-    """Everything that was tried. `places` and `operators` give for each mutant where it is and what was done."""
+    """Everything that was tried. `places` and `operators` give for each mutant where it is and what was done; `seconds`
+    is how long all of it lasted, `processor` the seconds of processor time of all workers."""
 
     found: Sequence[Found]
     places: Mapping[str, str]
     operators: Mapping[str, str]
     equivalents: Sequence[Equivalent]
     seconds: float
+    processor: float
     workers: int
 
     def reason(self, mutant: str) -> str | None:
@@ -110,7 +112,8 @@ class Report:
             for each in self.found
         ]  # fmt: skip
         whole: dict[str, Any] = {
-            "format": FORMAT, "seconds": round(self.seconds, 1), "workers": self.workers, "killed": self._share(),
+            "format": FORMAT, "seconds": round(self.seconds, 1), "processor_s": round(self.processor, 1),
+            "workers": self.workers, "killed": self._share(),
             "survivors": self.survivors, "stale": self.stale, "mutants": lines,
         }  # fmt: skip
         return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
@@ -126,8 +129,9 @@ class Report:
             console.print(f"stale, it is noticed: {line}", markup=False, highlight=False, soft_wrap=True)
         alive = len(survivors)
         told = (
-            f"{len(self.found)} mutants in {self.seconds:.0f} s, {self.workers} at a time: {self._share():.1%} of those"
-            f" that are not equivalent are noticed, {alive} {'is' if alive == 1 else 'are'} not"
+            f"{len(self.found)} mutants in {self.seconds:.0f} s, {self.workers} at a time, {self.processor:.0f} s of "
+            f"processor time: {self._share():.1%} of those that are not equivalent are noticed, "
+            f"{alive} {'is' if alive == 1 else 'are'} not"
         )
         console.print(told, highlight=False, soft_wrap=True)
 

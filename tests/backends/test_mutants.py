@@ -140,8 +140,8 @@ def test_a_guard_is_put_to_tests_of_the_rows_below_it() -> None:
 def report(*equivalents: Equivalent) -> Report:
     """Three mutants, of which the lint notices one."""
     found = [Found("t/a/kind", "lint", "a hole", 0.1), Found("t/b/kind", "", "", 2.0), Found("t/c/drop", "", "", 2.0)]
-    return Report(found, dict.fromkeys(("t/a/kind", "t/b/kind", "t/c/drop"), "t"),
-                  {"t/a/kind": "kind", "t/b/kind": "kind", "t/c/drop": "drop-row"}, equivalents, 4.0, 2)  # fmt: skip
+    operators = {"t/a/kind": "kind", "t/b/kind": "kind", "t/c/drop": "drop-row"}
+    return Report(found, dict.fromkeys(operators, "t"), operators, equivalents, 4.0, 7.0, 2)
 
 
 def test_what_is_not_noticed_is_a_survivor_unless_it_is_explained() -> None:
@@ -164,7 +164,8 @@ def test_the_report_is_printed_by_place_and_by_damage() -> None:
 
     assert "not noticed: t/c/drop" in text and "not noticed: t/b/kind" not in text
     assert "stale, it is noticed: t/a/*" in text and "drop-row" in text
-    assert "3 mutants in 4 s, 2 at a time: 50.0% of those that are not equivalent are noticed, 1 is not" in text
+    assert "3 mutants in 4 s, 2 at a time, 7 s of processor time: 50.0% of those that are not equivalent" in text
+    assert "are noticed, 1 is not" in text
 
 
 def test_only_the_star_means_something_in_a_pattern() -> None:
