@@ -18,7 +18,7 @@ from paceline.core.membership import Sentence
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
 from support.cohort import hello
-from support.hand import Hand, alerts, messages, pending
+from support.hand import Hand, alerts, messages, named, pending
 
 
 def fenced(hand: Hand) -> int:
@@ -149,8 +149,18 @@ def test_a_rank_that_cannot_average_goes_and_the_cycle_stays_what_it_is(stale: b
     assert hand.co.cycle.pending and hand.co.cycle.number == 1 and hand.co.cycle.attempt == 0
 
     idle = Hand(3).form()
-    failed(idle, 2, retryable=False)
+    effects = failed(idle, 2, retryable=False)
     assert idle.co.peers[2].phase is PeerPhase.DEAD and idle.co.cycle.phase is CyclePhase.IDLE
+    assert not named(effects, "SyncEnd")  # no cycle was finished that nobody armed
+
+
+def test_progress_of_another_round_is_stale() -> None:
+    """R-1, M-15: it pushes no ceiling out."""
+    hand = pending()
+    evidence, before = hand.co.cycle.last_evidence_at, fenced(hand)
+    hand.now += 1.0
+    hand.feed(ev.RoundProgress(m.transfer_key(1, 5), 0, 10, False))
+    assert fenced(hand) == before + 1 and hand.co.cycle.last_evidence_at == evidence
 
 
 # --- never -----------------------------------------------------------------------------------------------------------

@@ -290,6 +290,8 @@ CASES: list[Case] = [
     *each((J, W), "lane closed", tell(ev.LaneClosed()), ("Stop",), S),
     *each((T,), "lane closed", tell(ev.LaneClosed()), ("AbandonPlan", "Stop"), S),
     *each((P,), "lane closed", tell(ev.LaneClosed()), ("AbandonPlan", "Unpark", "Stop"), S),
+    *each((D,), "silence while saving", tell(ev.Tick()), ("Heartbeat",),
+          before=seq(SAVE, lambda r: setattr(r, "now", 31.0))),
     *each((D,), "lane closed", tell(ev.LaneClosed()), ("Stop",), S),
     *each((D,), "lane closed while saving", tell(ev.LaneClosed()), (), before=SAVE),
     *each((J, W), "LeaveRequested", tell(ev.LeaveRequested()), BYE, D),
