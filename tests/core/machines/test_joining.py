@@ -305,5 +305,5 @@ def test_a_new_voter_may_overshoot_where_ranks_do(policy: str, has: bool) -> Non
     """M-25, G-9: from its first plan on, and only under async."""
     hand = joined(policy=policy)
     train(hand)
-    average(hand, (0, 1, 2))
+    average(hand, (2, 0, 1))
     assert hand.co.voters == [0, 1, 2] and (2 in hand.co.balancer.overshoots) is has
