@@ -104,20 +104,20 @@ def test_tests_that_come_to_the_row_are_asked_from_the_shortest_on() -> None:
     records = {
         "slow": Record(3.0, True, frozenset({row})), "b": Record(0.2, True, frozenset({row, "other"})),
         "a": Record(0.1, True, frozenset({row})), "far": Record(0.01, True, frozenset({"other"})),
-        "red": Record(0.01, False, frozenset({row})),
+        "red": Record(0.01, False, frozenset({row})), "c": Record(0.25, True, frozenset({row})),
     }  # fmt: skip
     tests = list(records)
 
     found = steps(mutant, tests, records, known=False, calls={"more": "module:function"})
     layers = {name: step for name, step in found}
     assert list(layers) == ["lint", "row tests", "whole runs", "more"]
-    assert [tests[number] for number, _ in layers["row tests"]] == ["a", "b"]
+    assert [tests[number] for number, _ in layers["row tests"]] == ["a", "b", "c"]
     assert [tests[number] for number, _ in layers["whole runs"]] == ["slow"]
     assert all(limit > 5 + 10 * records[tests[number]].seconds for number, limit in layers["row tests"])
     assert layers["more"] == "module:function"
 
     few = dict(steps(mutant, tests, records, known=True, calls={}))
-    assert [tests[number] for number, _ in few["row tests"]] == ["a"] and list(few) == ["lint", "row tests"]
+    assert [tests[number] for number, _ in few["row tests"]] == ["a", "b"] and list(few) == ["lint", "row tests"]
     assert list(dict(steps(mutant, tests, records, known=False, calls={}, quick=True))) == ["lint", "row tests"]
     every = dict(steps(mutant, tests, records, known=True, calls={}, thorough=True))
     assert [tests[number] for number, _ in every["other tests"]] == ["far"]
