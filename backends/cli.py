@@ -25,6 +25,7 @@ from .command_conform import conform
 from .command_replay import replay
 from .command_simulate import simulate
 from .knobs import parse_knobs
+from .command_mutants import mutants
 
 if TYPE_CHECKING:
     from .launch import Kill
@@ -367,6 +368,7 @@ def lint_tables() -> int:
 cli.add_command(conform)
 cli.add_command(replay)
 cli.add_command(simulate)
+cli.add_command(mutants)
 
 
 def _debug(wanted: bool) -> None:

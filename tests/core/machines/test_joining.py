@@ -270,7 +270,7 @@ def test_the_wait_for_others_ends(stop: bool) -> None:
         hand.step(0)
         hand.feed(ev.OperatorRequest(ev.Operator.STOP))
     else:
-        hand.tick(1)
+        hand.tick(0.5)
     assert hand.co.run.save is not None and hand.co.run.save.reason == m.SaveReason.SINGLE_SURVIVOR
 
 
@@ -310,3 +310,12 @@ def test_joiners_transfers_and_clocks_survive_a_snapshot() -> None:
     hand.co.handle(lost, hand.now)
     twin.handle(lost, hand.now)
     assert twin.take_ready() == hand.co.take_ready() and twin.joins.open == hand.co.joins.open
+
+
+@pytest.mark.parametrize(("policy", "has"), [("cadence", False), ("async", True)])
+def test_a_new_voter_may_overshoot_where_ranks_do(policy: str, has: bool) -> None:
+    """M-25, G-9: from its first plan on, and only under async."""
+    hand = joined(policy=policy)
+    train(hand)
+    average(hand, (2, 0, 1))
+    assert hand.co.voters == [0, 1, 2] and (2 in hand.co.balancer.overshoots) is has
