@@ -16,6 +16,7 @@ This module reads and writes no file; `transports/journal_file.py` does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -85,7 +86,8 @@ def encode_record(record: Record) -> list[Any]:
 
 def decode_record(plain: Any) -> Record:
     """What `encode_record` was given. Raises `CheckpointError`, also for what is no event."""
-    if not isinstance(plain, list) or len(plain) != 2 or type(plain[0]) not in (int, float):
+    timed = isinstance(plain, list) and len(plain) == 2 and type(plain[0]) in (int, float)
+    if not timed or not -math.inf < plain[0] < math.inf:
         raise CheckpointError(f"this is no record of a journal: {plain!r}")
     event = decode(plain[1])
     if not isinstance(event, CoordinatorEvent | WorkerEvent):

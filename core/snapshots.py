@@ -13,14 +13,15 @@ JSON too, which makes lists of the tuples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from .config import WISHABLE
 from .errors import CheckpointError
-from .plain import decode, encode
+from .plain import DAMAGE, decode, encode
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -78,6 +79,11 @@ def of_coordinator(co: Coordinator) -> tuple[Any, ...]:
 
 def restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
     """Put a snapshot into a coordinator that was just made from the same config. Raises `CheckpointError`."""
+    with _only_checkpoint_errors():
+        _restore_coordinator(co, snapshot)
+
+
+def _restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
     run_id, wishes, guard, state = _parts(snapshot, "coordinator", 4)
     _same("run_id", run_id, co.config.run_id.hex())
     for knob, value in wishes:
@@ -100,10 +106,11 @@ def of_worker(worker: Worker) -> tuple[Any, ...]:
 
 def restore_worker(worker: Worker, snapshot: Iterable[Any]) -> None:
     """Put a snapshot into a worker that was just made from the same settings. Raises `CheckpointError`."""
-    run_id, life, state = _parts(snapshot, "worker", 3)
-    _same("run_id", run_id, worker.settings.run_id.hex())
-    _same("generation, rank and incarnation", tuple(life), _life(worker))
-    _put(worker, _worker_fields(worker), state, worker)
+    with _only_checkpoint_errors():
+        run_id, life, state = _parts(snapshot, "worker", 3)
+        _same("run_id", run_id, worker.settings.run_id.hex())
+        _same("generation, rank and incarnation", tuple(life), _life(worker))
+        _put(worker, _worker_fields(worker), state, worker)
 
 
 def _life(worker: Worker) -> tuple[int, int, int]:
@@ -115,6 +122,15 @@ def _worker_fields(worker: Worker) -> list[str]:
 
 
 # --- both ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _only_checkpoint_errors() -> Iterator[None]:
+    """A file can hold anything: whatever its parts trip over is damage of the file, not a bug of the reader."""
+    try:
+        yield
+    except DAMAGE as failure:
+        raise CheckpointError(f"this snapshot is damaged: {failure!r}") from failure
 
 
 def _parts(snapshot: Iterable[Any], machine: str, parts: int) -> list[Any]:
