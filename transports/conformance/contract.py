@@ -8,7 +8,7 @@ import attrs
 import trio
 import trio.testing
 
-from ...core.conformance import Level, ensure, raising
+from ...core.conformance import CheckFailed, Level, ensure, raising
 from ...core.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from ...core.messages import BulkBlock, Exiting
 from ..api import Channel, Listener
@@ -169,7 +169,10 @@ async def closing_a_channel_may_be_repeated(bench: Bench) -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             await rank.aclose()
-        await rank.aclose()
+        try:
+            await rank.aclose()
+        except Exception as error:
+            raise CheckFailed(f"a second aclose raised {type(error).__name__}: {error}") from error
         with due(TransportError, "receive at the peer of a closed channel", bench.evidence_s):
             await coordinator.receive()
         await coordinator.aclose()

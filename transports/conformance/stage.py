@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import attrs
 import trio
@@ -119,9 +119,11 @@ async def meeting(transport: Transport, url: str, credentials: Credentials) -> A
                 yield met
             finally:
                 with trio.CancelScope(shield=True):
-                    for channel in met.dialled:
-                        await channel.aclose()
                     await listener.aclose()
+                    for channel in met.dialled:
+                        # That closing may be repeated is a check of its own, and must not hide what this one found.
+                        with suppress(Exception):
+                            await channel.aclose()
                 nursery.cancel_scope.cancel()
 
 
