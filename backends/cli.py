@@ -22,6 +22,8 @@ import click
 from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
+from .command_conform import conform
+from .command_conform_plugins import averager as _averager  # noqa: F401 - it adds itself to `conform`
 
 if TYPE_CHECKING:
     from .launch import Kill
@@ -378,6 +380,9 @@ def lint_tables() -> int:
     for line in findings:
         click.echo(line)
     return 1 if findings else 0
+
+
+cli.add_command(conform)
 
 
 def _debug(wanted: bool) -> None:

@@ -264,13 +264,23 @@ def command_page() -> str:
         "`--debug` adds the traceback."
     ) + "\n")  # fmt: skip
     for name, command in sorted(cli.commands.items()):
-        arguments = [argument(each) for each in command.params if isinstance(each, click.Argument)]
-        usage = " ".join(["paceline", name, "[OPTIONS]", *arguments])
-        out += [f"## paceline {name}\n", f"    {usage}\n", f"{prose_of(command.help)}\n"]
-        rows = [option(each) for each in command.params if isinstance(each, click.Option)]
-        if rows:
-            out.append(table(("option", "default", "meaning"), rows))
+        out += one_command(f"paceline {name}", command, "##")
     return "\n".join(out)
+
+
+def one_command(name: str, command: click.Command, heading: str) -> list[str]:
+    """A command, and those below it if it is a group."""
+    arguments = [argument(each) for each in command.params if isinstance(each, click.Argument)]
+    group = isinstance(command, click.Group)
+    usage = " ".join([name, *(["COMMAND"] if group else ["[OPTIONS]", *arguments])])
+    out = [f"{heading} {name}\n", f"    {usage}\n", f"{prose_of(command.help)}\n"]
+    rows = [option(each) for each in command.params if isinstance(each, click.Option)]
+    if rows:
+        out.append(table(("option", "default", "meaning"), rows))
+    if isinstance(command, click.Group):
+        for below, each in sorted(command.commands.items()):
+            out += one_command(f"{name} {below}", each, f"{heading}#")
+    return out
 
 
 def prose_of(text: str | None) -> str:

@@ -39,5 +39,5 @@ def check_averager(
     name = target or str(getattr(make, "name", getattr(make, "__name__", "averager")))
     return run_kit(
         KIT, Subject(make), target=name, claims=claims, level=level, only=only, on_outcome=on_outcome,
-        rerun=lambda check: f"paceline conform averager {name} --only {check}",
+        rerun=lambda check: f"paceline conform averager {name} --check {check}",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from ...core.messages import Outcome
 from ..averager import Capabilities
 from ..layout import BLOCK_BYTES, FlatLayout
 from .drive import KEY, SCHEMA, STATE, Cohort, Ship, header, opened, random_flat, received
-from .kit import CLASSIC, GUIDE, KIT, Subject, ensure_consensus, ensure_ended, key_of
+from .kit import CLASSIC, GUIDE, KIT, Subject, accepting, ensure_consensus, ensure_ended, key_of
 
 __all__: list[str] = []
 
@@ -85,7 +85,8 @@ def blocks_that_do_not_tile_end_the_link(subject: Subject) -> None:
     averager.open(opened([0]))
     with raising(RemoteProtocolError, "a block before its header (N-26)"):
         averager.place(block)
-    changes: tuple[dict[str, Any], ...] = ({"offset": 4}, {"bytes": block.bytes - 4}, {"entry": 1}, {"bytes": BLOCK_BYTES + 1})
+    sizes = (block.bytes - 4, BLOCK_BYTES + 1)
+    changes: tuple[dict[str, Any], ...] = ({"offset": 4}, {"entry": 1}, *({"bytes": size} for size in sizes))
     for change in changes:
         averager = subject.fresh()
         averager.open(opened([0]))
@@ -176,8 +177,9 @@ def a_round_can_be_given_up(subject: Subject) -> None:
     """An aborted round is never collected, what arrives for it is let through, and the next attempt is a fresh one."""
     averager = subject.fresh()
     averager.open(opened(SHIPS))
-    averager.abort(AbortRound(KEY))
-    Cohort(SCHEMA, averager, SHIPS).finish()
+    with accepting("an abort, and what still arrives after it,"):
+        averager.abort(AbortRound(KEY))
+        Cohort(SCHEMA, averager, SHIPS).finish()
     ensure(not averager.collected, "an aborted round became collected")
     averager.open(opened(SHIPS, attempt=1))
     ensure_ended(Cohort(SCHEMA, averager, SHIPS, attempt=1).reduce(), tuple(sorted(SHIPS)), "after an abort")

@@ -16,18 +16,18 @@ from ...core.schema import Schema
 from ..averager import Averager
 from ..layout import FlatLayout
 from .drive import KEY, SCHEMA, Cohort, Ship, header, opened, random_flat, received, several_blocks
-from .kit import GUIDE, KIT, Subject, ensure_consensus, ensure_ended, key_of
+from .kit import GUIDE, KIT, Subject, accepting, ensure_consensus, ensure_ended, key_of
 
 __all__: list[str] = []
 
-RIDING = FlatLayout.riding(SCHEMA)
+NBYTES = FlatLayout.riding(SCHEMA).nbytes
 GOOD = {0: Ship(4, random_flat(0)), 3: Ship(2, random_flat(3))}
 REFUSED = (
     (Ship(3, random_flat(1), claim={"schema_hash": b"?" * 32}), Refusal.SCHEMA),
     (Ship(1001, random_flat(1)), Refusal.STEPS),
     (Ship(3, random_flat(1), admitted=4), Refusal.STEPS),
     (Ship(3, random_flat(1), claim={"finite": False}), Refusal.NONFINITE),
-    (Ship(3, random_flat(1), claim={"bytes": RIDING.nbytes + 4}), Refusal.SHAPE),
+    (Ship(3, random_flat(1), claim={"bytes": NBYTES + 4}), Refusal.SHAPE),
     (Ship(0, random_flat(1)), Refusal.SHAPE),
 )
 """One contribution for each reason that a header or admission can give (R-4)."""
@@ -58,7 +58,7 @@ def bytes_of_who_does_not_count_change_no_bit(subject: Subject) -> None:
     """Whatever a refused rank, an observer or a stranger ships: not one bit of consensus or divisor differs (I57)."""
     rng = np.random.default_rng(57)
     for who in ("refused", "observer", "stranger"):
-        for junk in (rng.bytes(RIDING.nbytes), b"\xff" * RIDING.nbytes, bytes(RIDING.nbytes)):
+        for junk in (rng.bytes(NBYTES), b"\xff" * NBYTES, bytes(NBYTES)):
             bad = Ship(7, junk, claim={"schema_hash": b"?" * 32} if who == "refused" else {})
             averager = subject.fresh()
             members = [0, 1, 3] if who == "refused" else [0, 3]
@@ -112,8 +112,8 @@ def a_second_contribution_changes_nothing(subject: Subject) -> None:
 def frames_of_other_rounds_are_let_through(subject: Subject) -> None:
     """Headers and blocks of another generation, cycle, attempt or life are read and forgotten, at any moment (R-1)."""
     data = bytearray(random_flat(6))
-    block, _ = next(RIDING.cut(memoryview(data), KEY, 0, 0, 1))
-    head = header(SCHEMA, 0, 9, RIDING.nbytes)
+    block, _ = next(FlatLayout.riding(SCHEMA).cut(memoryview(data), KEY, 0, 0, 1))
+    head = header(SCHEMA, 0, 9, NBYTES)
     frames: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
         ({"generation": 2}, {"key": attrs.evolve(KEY, generation=2)}), ({"cycle": 2}, {"key": key_of(2)}),
         ({"attempt": 1}, {"attempt": 1}), ({"incarnation": 2}, {"incarnation": 2}),
@@ -125,11 +125,11 @@ def frames_of_other_rounds_are_let_through(subject: Subject) -> None:
             cohort = Cohort(SCHEMA, averager, GOOD)
             for _ in range(moment):
                 cohort.act(0)
-            stale = attrs.evolve(head, **of_header)
-            averager.on_header(0, stale.incarnation, stale.attempt, stale)
-            frame = attrs.evolve(block, **of_block)
-            averager.place(frame)[:] = b"\xff" * frame.bytes
-            averager.on_block(frame)
+            stale, frame = attrs.evolve(head, **of_header), attrs.evolve(block, **of_block)
+            with accepting(f"a frame of another round, {of_header},"):
+                averager.on_header(0, stale.incarnation, stale.attempt, stale)
+                averager.place(frame)[:] = b"\xff" * frame.bytes
+                averager.on_block(frame)
             reduced = cohort.reduce()
             ensure_ended(reduced, (0, 3), f"with a frame of another round, {of_header}")
             ensure_consensus(averager, GOOD, f"with a frame of another round, {of_header}")
@@ -244,14 +244,18 @@ def late_bytes_never_reach_the_next_attempt(subject: Subject) -> None:
     first = Cohort(SCHEMA, averager, GOOD)
     for lane in (0, 1):
         first.act(lane)
-    block, _ = next(RIDING.cut(memoryview(bytearray(GOOD[0].flat or b"")), KEY, 0, 0, 1))
+    block, data = next(FlatLayout.riding(SCHEMA).cut(memoryview(bytearray(GOOD[0].flat or b"")), KEY, 0, 0, 1))
     late = averager.place(block)
     averager.open(opened(GOOD, attempt=1))
     second = Cohort(SCHEMA, averager, GOOD, attempt=1)
-    for lane in (0, 1, 0):
+    for lane in (0, 1):
         second.act(lane)
-        late[:] = b"\xff" * len(late)
+    again = attrs.evolve(block, attempt=1)
+    averager.place(again)[:] = data
+    late[:] = b"\xff" * len(late)
+    second.events += averager.on_block(again)
     averager.on_block(block)
+    second.lanes[0][1].popleft()
     reduced = second.reduce()
     ensure_ended(reduced, (0, 3), "with bytes of attempt 0 that came late")
     ensure_consensus(averager, GOOD, "with bytes of attempt 0 that came late")

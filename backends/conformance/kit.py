@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import attrs
 
@@ -15,7 +16,8 @@ from ..averager import Averager
 from .drive import KEY, SCHEMA, Cohort, Ship, opened
 from .reference import consensus_of, same
 
-__all__ = ["CLASSIC", "GUIDE", "KIT", "Subject", "contributions", "ensure_consensus", "ensure_ended", "key_of"]
+__all__ = ["CLASSIC", "GUIDE", "KIT", "Subject", "accepting", "contributions", "ensure_consensus",
+           "ensure_ended", "key_of"]  # fmt: skip
 
 GUIDE = "guides/write-an-averager.md"
 
@@ -69,6 +71,17 @@ class Subject:
         averager.close(CloseRound(reduced.key))
         ensure(averager.consensus is not None, "a cycle with movers left no consensus")
         return averager, bytes(averager.consensus or b"")
+
+
+@contextmanager
+def accepting(what: str) -> Iterator[None]:
+    """The block must raise nothing: what it does is legal."""
+    try:
+        yield
+    except CheckFailed:
+        raise
+    except Exception as error:
+        raise CheckFailed(f"{what} raised {type(error).__name__}: {error}") from error
 
 
 def key_of(cycle: int) -> RoundKey:

@@ -90,16 +90,16 @@ def only_what_rides_is_averaged(subject: Subject) -> None:
 @KIT.check("A205", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
 def each_dtype_keeps_its_precision(subject: Subject) -> None:
     """Two-byte entries are summed in float32, float64 ones in float64, and cast back once (R-6)."""
-    schema = Schema(entries=(entry("half", EntryClass.PARAM, (2,), "bfloat16"), entry("fine", EntryClass.PARAM, (2,),
-                                                                                       "float64")))  # fmt: skip
-    tiny = 2.0**-40
-    values = [np.array([1 + rank / 128, 256, 1 + rank * tiny, 1e300]) for rank in range(3)]
-    ships = {rank: Ship(1, flat_of(schema, values[rank])) for rank in range(3)}
+    schema = Schema(entries=(entry("half", EntryClass.PARAM, (64,), "bfloat16"),
+                             entry("fine", EntryClass.PARAM, (2,), "float64")))  # fmt: skip
+    bits, large = 1 + 2.0**-40, 2.0**900
+    halves = np.random.default_rng(2).normal(0, 1, (3, 64))
+    ships = {rank: Ship(2 * rank + 3, flat_of(schema, np.array([*halves[rank], bits, large]))) for rank in range(3)}
     averager, _ = subject.cycle(ships, schema=schema)
-    *_, fine, large = values_of(schema, averager.consensus or b"")
-    ensure(fine == 1 + tiny, f"a float64 entry lost its last bits: {fine!r} where {1 + tiny!r} is due")
-    ensure(large == 1e300, f"a float64 entry beyond float32 became {large!r}")
     ensure_consensus(averager, ships, "bfloat16 and float64", schema=schema)
+    *_, fine, huge = values_of(schema, averager.consensus or b"")
+    ensure(fine == bits, f"a float64 entry lost its last bits: {fine!r} where {bits!r} is due")
+    ensure(huge == large, f"a float64 entry beyond float32 became {huge!r}")
 
 
 @KIT.check("A206", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
