@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,11 @@ __all__ = ["averager", "named"]
 
 
 def named(target: str, what: str) -> Any:
-    """The object that `module:name` names. Raises `ConfigError` that says which part of it is wrong."""
+    """The object that `module:name` names; modules of the working directory are found, as by `python -m`. Raises
+    `ConfigError` that says which part of it is wrong."""
     module, _, name = target.partition(":")
+    here = os.getcwd()
+    sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -26,6 +31,8 @@ def named(target: str, what: str) -> Any:
     except (ImportError, AttributeError, ValueError) as failure:
         raise ConfigError(f"{what} {target!r} cannot be loaded: {failure}; give module:name, importable from "
                           "here") from failure  # fmt: skip
+    finally:
+        sys.path.remove(here)
     return found
 
 

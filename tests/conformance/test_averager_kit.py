@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +20,7 @@ from paceline.core.errors import ConfigError
 
 from conformance.broken_averagers import rounds, sums
 
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "plain_averager.py"
 TINY_BLOCK = 32
 """Bytes of a block in these tests: every model then has several, in no time."""
 
@@ -71,9 +74,9 @@ def tiny_blocks() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("check", KIT.checks, ids=lambda check: f"{check.id}-{check.name}")
-def test_star_keeps_the_contract(check: object) -> None:
+def test_star_keeps_the_contract(check: Any) -> None:
     """R-1 to R-11, R-18, R-20 to R-22, C-18, I55 to I60, I66."""
-    (outcome,) = check_averager(StarAverager, only=[check.id]).outcomes  # type: ignore[attr-defined]
+    (outcome,) = check_averager(StarAverager, only=[check.id]).outcomes
     assert outcome.status is Status.PASSED, outcome.message
 
 
@@ -82,6 +85,25 @@ def test_a_broken_averager_is_caught_by_its_check(broken: type[StarAverager]) ->
     """A net with holes is none."""
     (outcome,) = check_averager(broken, only=[CAUGHT_BY[broken]]).outcomes
     assert outcome.status is Status.FAILED, f"{outcome.status}: {outcome.message}"
+
+
+@pytest.mark.parametrize("check", KIT.checks, ids=lambda check: check.id)
+def test_the_averager_of_the_guide_keeps_the_contract(check: Any, plain_averager: Any) -> None:
+    """docs/examples/plain_averager.py, which docs/guides/write-an-averager.md explains."""
+    (outcome,) = check_averager(plain_averager, only=[check.id]).outcomes
+    assert outcome.status is Status.PASSED, outcome.message
+
+
+@pytest.fixture(scope="module")
+def plain_averager(tiny_blocks: None) -> Any:
+    return runpy.run_path(str(EXAMPLE))["PlainAverager"]
+
+
+def test_the_guide_explains_every_check() -> None:
+    """A check that fails names a heading of the guide."""
+    guide = (EXAMPLE.parents[1] / "guides" / "write-an-averager.md").read_text(encoding="utf-8")
+    headings = {line[3:].lower().replace(" ", "-") for line in guide.splitlines() if line.startswith("## ")}
+    assert {check.doc.partition("#")[2] for check in KIT.checks} <= headings
 
 
 def test_every_broken_averager_of_the_folder_is_here() -> None:
