@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from ...core.conformance import Level, ensure, raising
+from ...core.conformance import Level, accepting, ensure, raising
 from ...core.effects import AbortRound, AdmitContribution, CloseRound, RemoveFromRound
 from ...core.errors import LocalProtocolError, RemoteProtocolError
 from ...core.events import RoundProgress
@@ -15,7 +15,7 @@ from ...core.messages import Outcome
 from ..averager import Capabilities
 from ..layout import BLOCK_BYTES, FlatLayout
 from .drive import KEY, SCHEMA, STATE, Cohort, Ship, header, opened, random_flat, received
-from .kit import CLASSIC, GUIDE, KIT, Subject, accepting, ensure_consensus, ensure_ended, key_of
+from .kit import CLASSIC, GUIDE, KIT, Subject, ensure_consensus, ensure_ended, key_of
 
 __all__: list[str] = []
 

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ...core.conformance import Level, ensure
+from ...core.conformance import Level, accepting, ensure
 from ...core.effects import AbortRound, CloseRound, RemoveFromRound
 from ...core.events import RoundReduced
 from ...core.messages import Outcome, Refusal
@@ -16,7 +16,7 @@ from ...core.schema import Schema
 from ..averager import Averager
 from ..layout import FlatLayout
 from .drive import KEY, SCHEMA, Cohort, Ship, header, opened, random_flat, received, several_blocks
-from .kit import GUIDE, KIT, Subject, accepting, ensure_consensus, ensure_ended, key_of
+from .kit import GUIDE, KIT, Subject, ensure_consensus, ensure_ended, key_of
 
 __all__: list[str] = []
 

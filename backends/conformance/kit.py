@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
@@ -16,7 +15,7 @@ from ..averager import Averager
 from .drive import KEY, SCHEMA, Cohort, Ship, opened
 from .reference import consensus_of, same
 
-__all__ = ["CLASSIC", "GUIDE", "KIT", "Subject", "accepting", "contributions", "ensure_consensus",
+__all__ = ["CLASSIC", "GUIDE", "KIT", "Subject", "contributions", "ensure_consensus",
            "ensure_ended", "key_of"]  # fmt: skip
 
 GUIDE = "guides/write-an-averager.md"
@@ -71,17 +70,6 @@ class Subject:
         averager.close(CloseRound(reduced.key))
         ensure(averager.consensus is not None, "a cycle with movers left no consensus")
         return averager, bytes(averager.consensus or b"")
-
-
-@contextmanager
-def accepting(what: str) -> Iterator[None]:
-    """The block must raise nothing: what it does is legal."""
-    try:
-        yield
-    except CheckFailed:
-        raise
-    except Exception as error:
-        raise CheckFailed(f"{what} raised {type(error).__name__}: {error}") from error
 
 
 def key_of(cycle: int) -> RoundKey:
