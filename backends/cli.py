@@ -22,7 +22,7 @@ from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
 from .command_conform import conform
-from .command_conform_plugins import averager as _averager  # noqa: F401 - it adds itself to `conform`
+from .command_conform_plugins import averager, policy
 from .command_replay import replay
 from .command_simulate import simulate
 from .knobs import parse_knobs
@@ -355,6 +355,8 @@ def lint_tables() -> int:
     return 1 if findings else 0
 
 
+conform.add_command(averager)
+conform.add_command(policy)
 cli.add_command(conform)
 cli.add_command(replay)
 cli.add_command(simulate)

@@ -13,9 +13,9 @@ import click
 
 from ..core.conformance import Level
 from ..core.errors import ConfigError
-from .command_conform import KIT_OPTIONS, conform, list_checks, show_outcome, show_report
+from .command_conform import KIT_OPTIONS, list_checks, show_outcome, show_report
 
-__all__ = ["averager", "named"]
+__all__ = ["averager", "named", "policy"]
 
 
 def named(target: str, what: str) -> Any:
@@ -36,7 +36,7 @@ def named(target: str, what: str) -> Any:
     return found
 
 
-@conform.command()
+@click.command()
 @KIT_OPTIONS
 @click.argument("name", required=False)
 def averager(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, name: str | None) -> int:
@@ -50,4 +50,27 @@ def averager(level: str, only: Sequence[str], json_path: Path | None, list_only:
         raise ConfigError("which averager? give NAME, such as star, or --list to see the checks")
     make = named(name, "averager") if ":" in name else find_averager(name)
     report = check_averager(make, target=name, level=Level[level], only=only, on_outcome=show_outcome)
+    return show_report(report, json_path)
+
+
+@click.command()
+@KIT_OPTIONS
+@click.option(
+    "--kind",
+    type=click.Choice(["cadence", "guard", "detector"]),
+    required=True,
+    help="What it decides: the steps per window, whether ranks drift apart, how long a rank may take.",
+)
+@click.argument("target", metavar="MODULE:FACTORY", required=False)
+def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, kind: str,
+           target: str | None) -> int:  # fmt: skip
+    """Check the policy that MODULE:FACTORY makes; a class is a factory."""
+    from ..core.conformance.policies import KITS, check_policy
+
+    if list_only:
+        return list_checks(KITS[kind], Level[level], only)
+    if target is None:
+        raise ConfigError("which policy? give MODULE:FACTORY, such as mypackage:MyGuard, or --list to see the checks")
+    make = named(target, "policy")
+    report = check_policy(kind, make, target=target, level=Level[level], only=only, on_outcome=show_outcome)
     return show_report(report, json_path)

@@ -91,16 +91,14 @@ def a_balancer_takes_everything(make: CadenceFactory) -> None:
 def a_balancer_is_a_function_of_its_history(make: CadenceFactory) -> None:
     """Two balancers that were told the same have the same counts (N-13)."""
     for number in range(6):
-        told: list[list[Any]] = []
-        for _ in range(2):
-            made = cadence(make)
-            seen: list[Any] = []
-            for (report, voters), verdict in zip(reports(number, 30), verdicts(number, 30), strict=True):
+        # In turn, so that whatever they share (a count of calls, a random source) is not the same for both.
+        twins = [cadence(make) for _ in range(2)]
+        for (report, voters), verdict in zip(reports(number, 30), verdicts(number, 30), strict=True):
+            for made in twins:
                 made.report(report, voters)
                 made.apply(verdict)
-                seen.append((made.anchor, dict(made.counts), made.phase))
-            told.append(seen)
-        ensure(told[0] == told[1], "the same windows gave other counts the second time")
+            first, second = ((made.anchor, dict(made.counts), made.phase) for made in twins)
+            ensure(first == second, f"the same windows gave {second} the second time, {first} the first")
 
 
 @CADENCES.check("P213", Level.L1, doc=f"{GUIDE}#verdicts")
