@@ -1,6 +1,7 @@
 """What can happen in a simulated run, as small values that read and write themselves as text.
 
     report 1            the coordinator gets the oldest report of process 1
+    step 1 10           process 1 takes ten steps, or as many as it can
     crash 2 3           process 2 is killed, and its last 3 reports are lost with it
     jump coordinator 9  the clock of the coordinator jumps 9 seconds ahead
     reduce              the averager divides
@@ -8,8 +9,8 @@
 A *process* is one life of a rank: numbers count the Hellos of a run, so process 0 to n-1 are the ranks it began with,
 and a rank that comes back is a new process. An action that names none concerns the averager, or everybody.
 
-The table below is the whole vocabulary. Deliveries and work are what a run is made of; everything else is a fault or a
-wish, which never happens by itself.
+The table below is the whole vocabulary. Deliveries and work are what a run is made of, and an amount behind them says
+how often; everything else is a fault or a wish, which never happens by itself.
 """
 
 from __future__ import annotations

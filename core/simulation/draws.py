@@ -29,16 +29,20 @@ def draw_setup(ranks: int, policy: str | None, given: dict[str, Any], dice: Dice
     """The setup of a run. `given` are knobs that are not drawn; `wire`: a codec is there, so some runs have frames."""
     epochs = dice.pick((1, 2, 2, 3))
     batch_size = dice.pick((1, 2))
-    samples = max(1, ranks * dice.pick(BATCHES) // epochs) * batch_size
+    samples = max(1, ranks * dice.pick(BATCHES) // epochs) * batch_size + dice.below(batch_size)
     knobs: dict[str, Any] = {
         **CLOCKS, "policy": policy or dice.pick(POLICIES), "num_epochs": epochs, "batch_size": batch_size,
         "seed": 1 + dice.below(1000), "max_ranks": ranks + dice.below(4), "laggards": dice.pick(("wait", "exclude")),
         "max_nudges": dice.pick((0, 1, 3)), "join_patience": dice.pick((1, 3)),
+        "drop_last": dice.chance(0.5), "epoch_splits": dice.pick((1, 1, 2)),
         "gamma": dice.pick((1.0, 1.0, 1.0, 0.5, 0.0)), "guard": dice.pick(("level", "level", "growth", "none")),
         "role_policy": dice.pick(("fastest", 0)),
     }  # fmt: skip
     if knobs["policy"] != "sync":
         knobs["anchor"] = dice.pick((1, 2, 4, 8))
+        knobs["progressive"] = None if knobs["policy"] == "async" or dice.chance(0.7) else False
+    elif dice.chance(0.3):
+        knobs["partition_ratios"] = tuple(float(1 + dice.below(3)) for _ in range(ranks))
     if dice.chance(0.3):
         knobs["max_batch_diff"] = dice.below(4)
     if dice.chance(0.1):

@@ -97,6 +97,38 @@ class Process:
         """It is there and works."""
         return self.alive and not self.paused and self.ended is None
 
+    def possible(self, *, over: bool, failing: bool) -> list[str]:
+        """The kinds of what can happen with it, dullest first; `over`: nobody listens at the other end any more,
+        `failing`: a message to it could not be sent, and the coordinator has not heard of that."""
+        found = []
+        if not over:
+            if failing:
+                found.append("failure")
+            if self.up and not self.muted:
+                found.append("report")
+        if self.alive and not self.paused and self.ended is None:
+            if self.down and not self.deafened:
+                found.append("control")
+            if not self.hung:
+                if self.can_drain:
+                    found.append("drain")
+                if self.orders:
+                    found.append("order")
+                elif self.can_step:
+                    found.append("step")
+            if self.bulk_down and not self.deafened:
+                found.append("result")
+        if self.bulk_up and not self.muted and not over:
+            found.append("upload")
+        if self.alive:
+            if self.paused:
+                found.append("resume")
+            if self.hung:
+                found.append("recover")
+        if (self.muted or self.deafened) and (self.alive or self.up):
+            found.append("heal")
+        return found
+
     @property
     def can_drain(self) -> bool:
         """Control messages wait for a drain point (W-3)."""

@@ -33,6 +33,7 @@ from .draws import STEP_S, draw_pace, draw_setup
 from .faults import draw_plan, profile
 from .marks import Marks
 from .schedule import Schedule, Timed
+from .setup import Setup
 from .storms import Storm
 from .violation import Violation
 from .world import Step, World
@@ -109,15 +110,11 @@ class Run:
         plan = draw_plan(wild, dice.fork(FAULTS))
         storm = dice.fork(STORM)
         self.storm = Storm(self.clockwork, plan, storm, STEP_S, self.setup.config().staleness_s)
-        self.work = self._work()
+        self.work = _batches(self.setup)
         slowest = max(pace.step_s)
         mean = sum(pace.step_s) / len(pace.step_s)
         self.quiet_at = self.work / case.ranks * mean * storm.between(0.4, 1.2)
         self.bound_s = 8 * self.setup.config().window_ceiling + 4 * self.work * slowest
-
-    def _work(self) -> int:
-        config = self.setup.config()
-        return self.setup.samples * (config.num_epochs or 1)
 
     def _heard(self, step: Step) -> None:
         self.actions.append((step.at, step.action))
@@ -135,6 +132,8 @@ class Run:
             self._afterwards()
         except Violation as broken:
             violation = broken
+            if self.clockwork.doing is not None:
+                self.actions.append((self.clockwork.now, self.clockwork.doing))
         finish = self.world.finish
         return Outcome(
             case=self.case, status="died" if finish is None else finish.status, steps=self.clockwork.steps,
@@ -150,7 +149,8 @@ class Run:
             said += f"\n{violation}"
         return Schedule(
             setup=self.setup, actions=tuple(self.actions), comment=said,
-            breaks=None if violation is None else violation.name, dullest=violation is not None,
+            breaks=None if violation is None else violation.name,
+            dullest=violation is not None and self.clockwork.doing is None,
         )  # fmt: skip
 
     def _safety(self) -> None:
@@ -196,3 +196,9 @@ class Run:
     def _need(holds: bool, name: str, text: str) -> None:
         if not holds:
             raise Violation(name, text)
+
+
+def _batches(setup: Setup) -> int:
+    """About how many batches a run trains."""
+    config = setup.config()
+    return max(1, setup.samples * (config.num_epochs or 0) // ((config.batch_size or 1) * config.epoch_splits))

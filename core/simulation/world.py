@@ -147,32 +147,9 @@ class World:
             late.append(act("tick"))
         return (*found, *late)
 
-    def possible(self, process: Process) -> Iterator[str]:
+    def possible(self, process: Process) -> list[str]:
         """The kinds of what can happen with one process."""
-        if self.failed.get(process.number) and not self.over:
-            yield "failure"
-        if process.up and not process.muted and not self.over:
-            yield "report"
-        if process.runs:
-            if process.down and not process.deafened:
-                yield "control"
-            if not process.hung:
-                if process.can_drain:
-                    yield "drain"
-                if process.orders:
-                    yield "order"
-                elif process.can_step:
-                    yield "step"
-            if process.bulk_down and not process.deafened:
-                yield "result"
-        if process.bulk_up and not process.muted and not self.over:
-            yield "upload"
-        if process.paused and process.alive:
-            yield "resume"
-        if process.hung and process.alive:
-            yield "recover"
-        if (process.muted or process.deafened) and (process.alive or process.up):
-            yield "heal"
+        return process.possible(over=self.over, failing=bool(self.failed.get(process.number)))
 
     def of_averager(self) -> Iterator[str]:
         """The kinds of what can happen at the averager."""
@@ -231,6 +208,10 @@ class World:
             tick(self, action.who)
         elif process is not None and kind in self.possible(process):
             OF_PROCESS[kind](self, process)
+            for _ in range(action.amount - 1):
+                if kind not in self.possible(process):
+                    break
+                OF_PROCESS[kind](self, process)
         elif process is None and kind in self.of_averager():
             OF_AVERAGER[kind](self)
         else:
