@@ -59,44 +59,27 @@ def conform() -> None:
 @conform.command()
 @KIT_OPTIONS
 @click.option("--fast", is_flag=True, help="Repeat little and use few channels: the same checks in less time.")
-@click.option(
-    "--evidence",
-    "evidence_s",
-    type=float,
-    metavar="SECONDS",
-    help="In what time the death of a peer must be evidenced.  [default: 5]",
-)
-@click.option(
-    "--limit",
-    "limit_s",
-    type=float,
-    metavar="SECONDS",
-    help="In what time a dial to nobody, or a handshake that stands still, must end.  [default: 60]",
-)
+@click.option("--heartbeat", "heartbeat_s", type=float, metavar="SECONDS",
+              help="In what time control must pass, whatever bulk does.  [default: 1]")
+@click.option("--evidence", "evidence_s", type=float, metavar="SECONDS",
+              help="In what time the death of a peer must be evidenced.  [default: 5]")
+@click.option("--limit", "limit_s", type=float, metavar="SECONDS",
+              help="In what time a dial to nobody, or a handshake that stands still, must end.  [default: 60]")
 @click.argument("target", required=False)
-def transport(
-    level: str,
-    only: Sequence[str],
-    json_path: Path | None,
-    list_only: bool,
-    fast: bool,
-    evidence_s: float | None,
-    limit_s: float | None,
-    target: str | None,
-) -> int:
+def transport(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, fast: bool, target: str | None,
+              **times: float | None) -> int:
     """Check the transport TARGET: pigeon://address, or module:factory@pigeon://address if it is not installed.
 
     The address is one to listen at; it is used again and again, one listener at a time.
-    """  # fmt: skip
+    """
     from ..transports.conformance import KIT, bench_for, conform
 
     if list_only:
         return list_checks(KIT, Level[level], only)
     if target is None:
         raise ConfigError("which transport? give TARGET, such as tcp://127.0.0.1:0, or --list to see the checks")
-    given = {"evidence_s": evidence_s, "limit_s": limit_s}
-    settings = {name: value for name, value in given.items() if value is not None}
-    bench = bench_for(target, thorough=not fast, **settings)
+    given = {name: seconds for name, seconds in times.items() if seconds is not None}
+    bench = bench_for(target, thorough=not fast, **given)
     # A kit provokes faults; what the library logs about them is no news to whoever reads the outcomes.
     logging.getLogger("paceline").addHandler(logging.NullHandler())
     return show_report(conform(bench, level=Level[level], only=only, on_outcome=show_outcome), json_path)

@@ -58,7 +58,7 @@ def verdict(broken: type, check: str, url: str) -> tuple[Status, str]:
     """How this check ends over a plug-in. Times are short: what is broken stays broken however long one waits."""
     bench = bench_for(
         f"{broken.__module__}:{broken.__name__}@{url}",
-        thorough=False, heartbeat_s=0.5, evidence_s=2.0, limit_s=0.5, patience_s=20.0,
+        thorough=False, heartbeat_s=0.5, evidence_s=1.5, limit_s=0.5, patience_s=20.0,
     )  # fmt: skip
     (outcome,) = conform(bench, only=[check]).outcomes
     return outcome.status, outcome.message

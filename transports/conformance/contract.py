@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
-import trio.testing
 
 from ...core.conformance import CheckFailed, Level, ensure, raising
 from ...core.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from ...core.messages import BulkBlock, Exiting
 from ..api import Channel, Listener
 from .kit import KIT, PAGE, Bench, due, within
-from .stage import Landing, beacon, block, every_call, exchange, heartbeat, meet, pair, pattern
+from .stage import Flood, Landing, beacon, block, every_call, exchange, heartbeat, meet, pair, pattern, quiet
 
 __all__: list[str] = []
 
@@ -79,7 +78,7 @@ async def closing_a_listener_ends_serve(bench: Bench) -> None:
             with within(bench.evidence_s, "serve of a closed listener"):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(listener.serve, _nobody)
-                    await trio.testing.wait_all_tasks_blocked()
+                    await quiet()
                     await listener.aclose()
                     await listener.aclose()
 
@@ -188,18 +187,24 @@ async def closing_wakes_what_waits(bench: Bench) -> None:
     woken: list[str] = []
     async with pair(bench) as (rank, _):
 
-        async def blocked(name: str, call: Awaitable[object]) -> None:
+        async def blocked(name: str, call: Callable[[], Awaitable[object]]) -> None:
             with raising(TransportError, f"{name}, blocked while its channel was closed,"):
-                await call
+                await call()
             woken.append(name)
 
+        calls = {
+            "receive": rank.receive,
+            "receive_bulk": lambda: rank.receive_bulk(Landing()),
+            "send_bulk": Flood(rank).run,
+            "a send_bulk behind another": Flood(rank).run,
+        }
         with within(bench.evidence_s, "a call that was blocked while its channel was closed"):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(blocked, "receive", rank.receive())
-                nursery.start_soon(blocked, "receive_bulk", rank.receive_bulk(Landing()))
-                await trio.testing.wait_all_tasks_blocked()
+                for name, call in calls.items():
+                    nursery.start_soon(blocked, name, call)
+                await quiet(0.01)
                 await rank.aclose()
-    ensure(sorted(woken) == ["receive", "receive_bulk"], f"only {woken} woke")
+    ensure(set(woken) == set(calls), f"only {woken} woke")
 
 
 @KIT.check("T113", Level.L1, doc=CHANNEL)
@@ -216,7 +221,7 @@ async def misuse_is_refused_and_changes_nothing(bench: Bench) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(coordinator.receive)
             nursery.start_soon(coordinator.receive_bulk, Landing())
-            await trio.testing.wait_all_tasks_blocked()
+            await quiet()
             with within(bench.evidence_s, "a second receive on a lane"):
                 with raising(LocalProtocolError, "a second receive"):
                     await coordinator.receive()

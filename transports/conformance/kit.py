@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any
 
 import attrs
 import trio
@@ -23,7 +24,6 @@ __all__ = [
     "Pair",
     "bench_for",
     "claimed_by",
-    "claims_of",
     "conform",
     "due",
     "make_transport",
@@ -101,11 +101,12 @@ class Bench:
         return thorough if self.thorough else fast
 
 
-def bench_for(target: str, **options: object) -> Bench:
+def bench_for(target: str, **options: Any) -> Bench:
     """The bench for a URL `scheme://…`, or for `package.module:factory@scheme://…`.
 
     The second form is for a transport that is not installed: the factory takes no arguments and returns a `Transport`,
     and what follows the `@` is an address to listen at. The address is used again and again, one listener at a time.
+    `options` are further fields of the bench.
 
     Raises:
         ConfigError: the target has neither form, or its factory cannot be imported.
@@ -120,8 +121,7 @@ def bench_for(target: str, **options: object) -> Bench:
     async def fresh() -> AsyncIterator[tuple[Transport, str]]:
         yield make_transport(factory or url), url
 
-    settings = {"target": target, "open": fresh, "address": factory or url, "registered": not factory}
-    return Bench(**(settings | options))  # type: ignore[arg-type]
+    return Bench(target=target, open=fresh, address=factory or url, registered=not factory, **options)
 
 
 def make_transport(address: str) -> Transport:
@@ -136,22 +136,20 @@ def make_transport(address: str) -> Transport:
     return transport
 
 
-def claims_of(capabilities: Capabilities) -> dict[str, bool]:
-    """What a transport claims, by the names of the kit."""
-    return {name: bool(getattr(capabilities, name, False)) for name in KIT.capabilities}
-
-
 def conform(
     bench: Bench,
     *,
     level: Level = Level.L3,
     only: Sequence[str] = (),
-    rerun: Callable[[str], str] | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
 ) -> Report:
-    """Run the kit over a transport. Whatever is wrong with the transport is in the report and not raised."""
-    if rerun is None:
-        rerun = f"paceline conform transport {bench.target} --check {{}}".format
+    """Run the kit over a transport, up to `level` or the checks that `only` names by id or name.
+
+    Whatever is wrong with the transport is in the report and not raised. `on_outcome` hears of each check as it ends.
+
+    Raises:
+        ConfigError: `only` names no check.
+    """
     return run_kit(
         KIT,
         bench,
@@ -160,22 +158,24 @@ def conform(
         run=run_within(bench.patience_s),
         level=level,
         only=only,
-        rerun=rerun,
+        rerun=f"paceline conform transport {bench.target} --check {{}}".format,
         on_outcome=on_outcome,
     )
 
 
 def claimed_by(bench: Bench) -> dict[str, bool]:
-    """What the transport of a bench claims; nothing at all if it cannot be made, which a check of L0 will tell."""
+    """What the transport of a bench claims, by the names of the kit; nothing at all if it cannot be made, which a check
+    of L0 will tell."""
 
     async def look() -> Capabilities:
         async with bench.open() as (transport, _):
             return transport.capabilities
 
     try:
-        return claims_of(trio.run(look))
+        claimed = trio.run(look)
     except Exception:
         return dict.fromkeys(KIT.capabilities, False)
+    return {name: bool(getattr(claimed, name, False)) for name in KIT.capabilities}
 
 
 def run_within(patience_s: float) -> Run:

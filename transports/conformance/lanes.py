@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import trio
-import trio.testing
 
 from ...core.conformance import Level, ensure, raising
 from ...core.errors import LocalProtocolError, TransportError
@@ -11,7 +10,7 @@ from ...core.messages import BulkBlock, Exiting
 from ...core.wire import MAX_BLOCK, MAX_CONTROL
 from ..api import Channel
 from .kit import KIT, PAGE, Bench, due
-from .stage import Landing, beacon, block, exchange, heartbeat, meet, pair, pattern, receive_in_order
+from .stage import Landing, beacon, block, exchange, heartbeat, meet, pair, pattern, quiet, receive_in_order
 
 __all__: list[str] = []
 
@@ -165,7 +164,7 @@ async def sent_memory_may_be_reused(bench: Bench) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_from_one_buffer)
             # Nothing is read before the sender is through or held back: what it still refers to has changed by then.
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await quiet(0.01)
             await receive_in_order(coordinator, range(count))
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import attrs
 import trio
-import trio.testing
 
 from ...core.conformance import Level, NotChecked, ensure
 from ...core.errors import PacelineError, TransportError
 from .kit import KIT, PAGE, Bench
-from .stage import BLOCK_BYTES, Landing, Meeting, block, exchange, meet, pattern
+from .stage import BLOCK_BYTES, Landing, Meeting, block, exchange, meet, pattern, quiet
 
 __all__: list[str] = []
 
@@ -71,7 +70,7 @@ async def _stays_level(bench: Bench, what: str, count: Callable[[], int], look: 
     for _ in range(lives):
         async with meet(bench) as met:
             await _live(met, look)
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await quiet(0.01)
         gc.collect()
         levels.append(count())
     more = levels[-1] - levels[0]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import attrs
 import trio
-import trio.testing
 
 from ...core.conformance import CheckFailed, Level, ensure
 from ...core.errors import TransportError
 from ...core.messages import Exiting
 from ..api import Channel
 from .kit import KIT, PAGE, Bench, within
-from .stage import UNREAD_BYTES, beacon, block, clogged, heartbeat, pair, pattern, receive_in_order
+from .stage import UNREAD_BYTES, beacon, block, clogged, heartbeat, pair, pattern, quiet, receive_in_order
 
 __all__: list[str] = []
 
@@ -57,7 +56,7 @@ async def a_full_control_lane_holds_its_sender_back(bench: Bench) -> None:
         seen = -1
         while seen != sent:
             seen = sent
-            await trio.testing.wait_all_tasks_blocked(0.02)
+            await quiet(0.02)
         ensure(sent < limit, f"took {UNREAD_BYTES >> 20} MiB of messages from a sender whose peer read nothing")
         nursery.cancel_scope.cancel()
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import trio
-import trio.testing
 
 from ...core.conformance import CheckFailed, Level, ensure, raising
 from ...core.errors import TransportError
 from ..api import Channel
 from .kit import KIT, PAGE, Bench, due, within
-from .stage import Landing, beacon, block, every_call, heartbeat, meet, pair, pattern
+from .stage import Landing, beacon, block, every_call, heartbeat, meet, pair, pattern, quiet
 
 __all__: list[str] = []
 
@@ -33,7 +32,7 @@ async def the_end_is_told_to_both_lanes(bench: Bench) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait, "receive")
                 nursery.start_soon(wait, "receive_bulk")
-                await trio.testing.wait_all_tasks_blocked()
+                await quiet()
                 await rank.aclose()
     ensure(sorted(told) == ["receive", "receive_bulk"], f"only {told} heard of the end")
 
@@ -95,7 +94,7 @@ async def a_handler_runs_once_for_each_dial(bench: Bench) -> None:
             with within(bench.evidence_s, f"the handler, run {len(served)} times for {dials} dials,"):
                 while len(served) < dials:
                     await trio.sleep(0.01)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await quiet(0.05)
             await listener.aclose()
     ensure(len(served) == dials, f"for {dials} dials the handler ran {len(served)} times")
 

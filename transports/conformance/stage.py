@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager, suppress
 
 import attrs
 import trio
-import trio.testing
 
 from ...core.conformance import CheckFailed, ensure
 from ...core.errors import TransportError
@@ -31,6 +30,7 @@ __all__ = [
     "meeting",
     "pair",
     "pattern",
+    "quiet",
     "receive_in_order",
 ]
 
@@ -137,6 +137,14 @@ async def meet(bench: Bench) -> AsyncIterator[Meeting]:
         yield met
 
 
+async def quiet(cushion_s: float = 0.0) -> None:
+    """Return when every task here has been blocked for so long."""
+    # Imported late: trio.testing loads pytest where it is installed, and a process that plays a peer needs neither.
+    from trio.testing import wait_all_tasks_blocked
+
+    await wait_all_tasks_blocked(cushion_s)
+
+
 async def exchange(pair: Pair, number: int = 1) -> None:
     """One message each way; what shows that a channel is well."""
     rank, coordinator = pair
@@ -187,7 +195,7 @@ class Flood:
             seen = -1
             while seen != self.sent:
                 seen = self.sent
-                await trio.testing.wait_all_tasks_blocked(0.02)
+                await quiet(0.02)
         if self.sent * self.size >= UNREAD_BYTES:
             raise CheckFailed(f"took {UNREAD_BYTES >> 20} MiB from a sender whose peer read nothing: no back-pressure")
 

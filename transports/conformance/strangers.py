@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from urllib.parse import urlsplit
 
 import attrs
@@ -11,6 +11,7 @@ import trio
 
 from ...core.conformance import CheckFailed, Level, NotChecked, ensure
 from ...core.errors import RefusedError, TransportError
+from ...core.messages import RejectCode
 from ..api import Credentials
 from .kit import KIT, PAGE, Bench, Pair, due, within
 from .stage import Meeting, exchange, heartbeat, meet
@@ -77,13 +78,19 @@ async def strangers_get_in(bench: Bench) -> None:
 
 @KIT.check("T341", Level.L3, doc=STRANGERS, needs="authenticated", unclaimed=strangers_get_in)
 async def strangers_are_refused(bench: Bench) -> None:
-    """Who has another run id or token gets a `RefusedError` at once, and nobody else notices (N-22)."""
+    """Who has another run id or token gets a final `RefusedError` (code 2, no retry) at once; nobody else notices
+    (N-22, M-5)."""
     async with meet(bench) as met:
         both = await met.join()
         for stranger in _strangers(bench):
             what = "run id" if stranger.token == bench.credentials.token else "token"
             with due(RefusedError, f"a dial with another {what}", bench.limit_s):
-                channel = await met.transport.dial(met.listener.url, stranger)
+                try:
+                    channel = await met.transport.dial(met.listener.url, stranger)
+                except RefusedError as refusal:
+                    final = refusal.code == RejectCode.OTHER_RUN and not refusal.retry
+                    ensure(final, f"a dial with another {what} was refused with code {refusal.code}, to be tried again")
+                    raise
                 await channel.aclose()
         await exchange(both)
         await exchange(await met.join(), 2)
@@ -103,12 +110,11 @@ async def noise_disturbs_nobody(bench: Bench) -> None:
     async with meet(bench) as met:
         both = await met.join()
         for who, noise in NOISE.items():
-            stranger = await _knock(bench, met.listener.url)
-            with suppress(trio.BrokenResourceError):  # closed at the first bytes, as it should be
-                await stranger.send_all(noise)
-            await exchange(both)
-            await exchange(await _join(met, bench, f"a dial after {who}"))
-            await stranger.aclose()
+            async with await _knock(bench, met.listener.url) as stranger:
+                with suppress(trio.BrokenResourceError):  # closed at the first bytes, as it should be
+                    await stranger.send_all(noise)
+                await exchange(both)
+                await exchange(await _join(met, bench, f"a dial after {who}"))
         ensure(met.arrivals.statistics().current_buffer_used == 0, "a handler was run for noise")
 
 
@@ -116,17 +122,16 @@ async def noise_disturbs_nobody(bench: Bench) -> None:
 async def a_handshake_that_stands_still_is_ended(bench: Bench) -> None:
     """Who connects and says nothing, or stops in the middle, is closed in bounded time, and keeps nobody out meanwhile
     (N-25)."""
-    async with meet(bench) as met:
-        silent = [await _knock(bench, met.listener.url) for _ in range(3)]
+    async with meet(bench) as met, AsyncExitStack() as standing:
+        silent = [await standing.enter_async_context(await _knock(bench, met.listener.url)) for _ in range(3)]
         await silent[1].send_all(b"PCLN\x01")
         await silent[2].send_all(b"P")
         await exchange(await _join(met, bench, "a dial while others stand still"))
+        what = "the end of a handshake that stands still"
         for stranger in silent:
-            what = "the end of a handshake that stands still"
             with within(bench.limit_s, what), suppress(trio.BrokenResourceError):
                 while await stranger.receive_some(4096):
                     continue
-            await stranger.aclose()
 
 
 async def _join(met: Meeting, bench: Bench, what: str) -> Pair:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ...core.conformance import Check, Level, Status, run_check
-from .kit import KIT, Bench, bench_for, claimed_by, run_within
+from ...core.conformance import Check, Level, Status
+from .kit import KIT, Bench, bench_for, conform
 
 __all__: list[str] = []
 
@@ -30,15 +30,9 @@ def bench(request: pytest.FixtureRequest) -> Bench:
     return bench_for(request.config.getoption("--transport"), thorough=not request.config.getoption("--fast"))
 
 
-@pytest.fixture(scope="module")
-def claims(bench: Bench) -> dict[str, bool]:
-    return claimed_by(bench)
-
-
-def test_transport(check: Check[Any], bench: Bench, claims: dict[str, bool]) -> None:
+def test_transport(check: Check[Any], bench: Bench) -> None:
     """Each check of the kit."""
-    claimed = check.needs is None or claims[check.needs]
-    outcome = run_check(check, bench, claimed=claimed, run=run_within(bench.patience_s))
+    (outcome,) = conform(bench, only=[check.id]).outcomes
     if outcome.status in (Status.NOT_CLAIMED, Status.NOT_CHECKED):
         pytest.skip(f"{outcome.status.value.replace('_', ' ')}: {outcome.message}")
     if not outcome.ok:
