@@ -33,15 +33,17 @@ POOL = 400
 class Target:
     """One thing to fuzz. `seeds` are valid inputs, `words` bytes worth inserting, `tree` the values they spell.
 
-    `work` is what an input may cost: so many lines of paceline, and so many more per byte.
+    `work` is what an input may cost: so many lines of paceline, and so many more per byte. A target that is not
+    `traced` runs too much code to look at each line: it gives what an input met itself, as what `run` returns.
     """
 
     name: str
-    run: Callable[[bytes], None]
+    run: Callable[[bytes], Iterable[Step] | None]
     seeds: Callable[[], Sequence[bytes]]
     work: tuple[int, int]
     words: tuple[bytes, ...] = ()
     tree: Tree | None = None
+    traced: bool = True
 
     def allowance(self, data: bytes) -> int:
         """Lines that this input may run."""
@@ -75,7 +77,7 @@ class Report:
 
 def fault_of(target: Target, data: bytes) -> tuple[Finding | None, Seen]:
     """Run one input; the finding it is, or None."""
-    seen, raised = watch(lambda: target.run(data))
+    seen, raised = watch(lambda: target.run(data)) if target.traced else _met(target, data)
     if raised is not None:
         frame = traceback.extract_tb(raised.__traceback__)[-1]
         return Finding(data, f"{type(raised).__name__}: {raised}"[:200], f"{frame.filename}:{frame.lineno}"), seen
@@ -83,6 +85,15 @@ def fault_of(target: Target, data: bytes) -> tuple[Finding | None, Seen]:
         text = f"Work: {seen.work} lines for {len(data)} bytes, {target.allowance(data)} are allowed"
         return Finding(data, text, "work"), seen
     return None, seen
+
+
+def _met(target: Target, data: bytes) -> tuple[Seen, BaseException | None]:
+    seen = Seen()
+    try:
+        seen.steps.update(target.run(data) or ())
+    except Exception as error:
+        return seen, error
+    return seen, None
 
 
 def campaign(

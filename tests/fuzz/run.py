@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuzz.engine import Report, Target, campaign, fault_of, inputs, keep
 from fuzz.mutate import LONGEST
+from fuzz.schedules import broken_schedule
 from fuzz.targets import TARGETS
 
 
@@ -52,6 +53,10 @@ def _own(target: Target, rng: random.Random, seconds: float, most: int) -> int:
           f"{len(report.findings)} findings")  # fmt: skip
     for finding in report.findings:
         print(f"  {finding}\n  kept as {keep(target, _name('found', finding.data), finding.data)}")
+        if target.name == "schedule" and (found := broken_schedule(finding.data)) is not None:
+            path = Path(__file__).parents[1] / "schedules" / f"{_name('found', finding.data)}.schedule"
+            path.write_text(str(found), encoding="utf-8")
+            print(f"  and as {path}: paceline replay {path}")
     for data in _chosen(target, report, most):
         keep(target, _name("seen", data), data)
     return len(report.findings)

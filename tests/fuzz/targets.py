@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from . import kept, machines, wire
+from . import kept, machines, schedules, wire
 from .engine import Target
 
 __all__ = ["TARGETS"]
 
-TARGETS: dict[str, Target] = {target.name: target for target in (*wire.TARGETS, *kept.TARGETS, *machines.TARGETS)}
+ALL = (*wire.TARGETS, *kept.TARGETS, *machines.TARGETS, *schedules.TARGETS)
+TARGETS: dict[str, Target] = {target.name: target for target in ALL}

@@ -14,15 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paceline
+from paceline.core.coordinator import Coordinator
+from paceline.core.simulation import Violation
+from paceline.core.simulation import world as world_module
+from paceline.core.simulation.schedule import Schedule
 from paceline.core.values import rha
 
 from fuzz.coverage import watch
 from fuzz.engine import CORPUS, Target, campaign, fault_of, inputs
 from fuzz.mutate import LONGEST, mutated
+from fuzz.schedules import broken_schedule
 from fuzz.targets import TARGETS
 
 REPLAYED = [(name, file, data) for name, target in TARGETS.items() for file, data in inputs(target)]
-OF_BYTES = [name for name in TARGETS if name not in ("coordinator", "worker", "snapshot")]
+HEAVY = ("coordinator", "worker", "snapshot", "schedule")
+"""Targets whose inputs take a whole machine or run."""
+OF_BYTES = [name for name in TARGETS if name not in HEAVY]
 
 
 @pytest.mark.parametrize(("name", "file", "data"), REPLAYED, ids=[f"{name}-{file}" for name, file, _ in REPLAYED])
@@ -41,7 +48,7 @@ def test_every_folder_of_the_corpus_has_a_target() -> None:
 def test_a_short_campaign_finds_nothing(name: str) -> None:
     """The seeds, and some changes of them: flips, cuts, splices, replays, lengths; other types, edges, depth, sizes."""
     target = TARGETS[name]
-    runs = 12 if name in ("coordinator", "worker", "snapshot") else 40
+    runs = 12 if name in HEAVY else 40
     report = campaign(target, random.Random(20), runs=runs)
     assert [str(finding) for finding in report.findings] == []
     assert report.runs == runs and report.steps
@@ -88,6 +95,21 @@ def test_a_campaign_finds_a_planted_fault_and_shrinks_it() -> None:
 def _planted(data: bytes) -> None:
     if data.startswith(b"ab") and rha(0.2) == 0 and data[2:4] == b"cd":
         _ = 1 / 0
+
+
+def test_an_input_that_breaks_an_invariant_becomes_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finding is kept as what happened, shrunk, and not as the bytes that chose it."""
+
+    def books(co: Coordinator) -> None:
+        if co.cycle.number == 1 and co.deaths:
+            raise Violation("I41", "planted")
+
+    monkeypatch.setattr(world_module, "books", books)
+    target = TARGETS["schedule"]
+    data = next(data for data in target.seeds() if fault_of(target, data)[0] is not None)
+    found = broken_schedule(data)
+    assert found is not None and found.breaks == "I41" and len(found.actions) < 30
+    assert Schedule.parse(str(found)) == found
 
 
 def test_too_much_work_is_a_finding() -> None:
