@@ -9,12 +9,15 @@ inputs that together run most of what the campaign has seen and the seeds do not
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import importlib.util
 import random
 import sys
+import tempfile
 import time
 from pathlib import Path
+from types import FunctionType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -80,19 +83,17 @@ def _with_atheris(target: Target, seconds: float) -> int:
     """Hand the target to the optional engine, which ends the process itself: with 77 at a finding."""
     import atheris
 
-    for name in [name for name in sys.modules if name == "paceline" or name.startswith("paceline.")]:
-        module = sys.modules[name]
-        for function in vars(module).values():
-            if callable(function) and getattr(function, "__module__", None) == name and hasattr(function, "__code__"):
-                setattr(module, function.__name__, atheris.instrument_func(function))
+    for function in [found for found in gc.get_objects() if isinstance(found, FunctionType)]:
+        if (function.__module__ or "").startswith(("paceline.core.", "paceline.transports.")):
+            atheris.instrument_func(function)
     folder = Path(__file__).parent / "corpus" / target.name
     folder.mkdir(parents=True, exist_ok=True)
-    scratch = Path(f".fuzz-{target.name}")
-    scratch.mkdir(exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f"paceline-fuzz-{target.name}-"))
     for number, data in enumerate(target.seeds()):
         (scratch / f"seed-{number}").write_bytes(data)
     flags = [f"-max_total_time={int(seconds)}", f"-max_len={LONGEST}", f"-artifact_prefix={folder}/found-"]
-    atheris.Setup([sys.argv[0], *flags, str(scratch), str(folder)], target.run)
+    # What a run returns is a status to the engine.
+    atheris.Setup([sys.argv[0], *flags, str(scratch), str(folder)], lambda data: (target.run(data), None)[1])
     atheris.Fuzz()
     return 0
 
