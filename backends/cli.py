@@ -26,6 +26,7 @@ from .command_replay import replay
 from .command_simulate import simulate
 from .knobs import parse_knobs
 from .command_mutants import mutants
+from .command_conform_plugins import averager, policy
 
 if TYPE_CHECKING:
     from .launch import Kill
@@ -369,6 +370,8 @@ cli.add_command(conform)
 cli.add_command(replay)
 cli.add_command(simulate)
 cli.add_command(mutants)
+conform.add_command(averager)
+conform.add_command(policy)
 
 
 def _debug(wanted: bool) -> None:

@@ -25,7 +25,7 @@ import math
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -101,6 +101,9 @@ class Balancer:
     `proposal` (the staged anchor or None), `growth_enabled`, `cap_binding`, `overshoots[r]`, `overshoot_suppressed`.
     Durations are milliseconds. Every field is a plain value, list or dict, so that a snapshot can copy it.
     """
+
+    claims: ClassVar[tuple[str, ...]] = ("balances", "grows")
+    """What `paceline.core.conformance.policies` may test."""
 
     ranks: list[int] = attrs.field(converter=_ascending)
     anchor: int = INITIAL_ANCHOR

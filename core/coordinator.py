@@ -55,6 +55,7 @@ from .ledger import Resume, take_over
 from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
+from .policies import Cadence, Policies
 from .roles import CHECKPOINT, EVALUATE, Roles
 from .run import Run
 from .schema import Schema
@@ -82,19 +83,22 @@ FILE_EVENTS = (ConsensusSaved, MetaWritten)
 
 class Coordinator:
     """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables,
-    `guard` takes the place of the one that the config names, `resume` is the record of the run to go on with (K-12);
+    `guard` takes the place of the one that the config names, `policies` may replace the balancer and the failure
+    detector too, `resume` is the record of the run to go on with (K-12);
     `CheckpointError` if the two do not go together."""
 
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
         "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "joins", "late_after",
         "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above",
-        "peer_engine", "peers", "records", "refused", "resume", "returned", "roles", "run", "run_engine", "save_issued",
-        "schema", "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations", "voters",
+        "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles", "run", "run_engine",
+        "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations",
+        "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
-                 guard: Guard | None = None, resume: Resume | None = None) -> None:  # fmt: skip
+                 guard: Guard | None = None, resume: Resume | None = None,
+                 policies: Policies | None = None) -> None:  # fmt: skip
         self.config = config
         self.generation = 1
         self.now = now
@@ -111,8 +115,9 @@ class Coordinator:
         self.actions = Actions(self)
         self.joins = Joins(self)
         self.book = Book(0, 1, 1, 0, True)
-        self.balancer = Balancer(ranks=[])
-        self.guard: Guard = guard if guard is not None else _guard(config)
+        self.policies = Policies() if policies is None else policies
+        self.balancer: Cadence = Balancer(ranks=[])
+        self.guard: Guard = guard or self.policies.guard or _guard(config)
         self.meta = MetaController() if config.meta_controller else None
         self.schema: Schema | None = None
         self.schema_hash = b""
@@ -196,11 +201,11 @@ class Coordinator:
 
     @classmethod
     def restore(cls, config: Config, snapshot: Iterable[Any], *, engine: str = "compiled",
-                guard: Guard | None = None) -> Self:  # fmt: skip
+                guard: Guard | None = None, policies: Policies | None = None) -> Self:  # fmt: skip
         """The machine that a snapshot was made of: the same events have the same effects from here on (I25, N-13).
-        `config` and `guard` are those it was made with. Raises `CheckpointError`, naming both values, for the snapshot
-        of another run, another format or a damaged one."""
-        made = cls(config, engine=engine, guard=guard)
+        `config`, `guard` and `policies` are those it was made with. Raises `CheckpointError`, naming both values, for
+        the snapshot of another run, another format or a damaged one."""
+        made = cls(config, engine=engine, guard=guard, policies=policies)
         restore_coordinator(made, snapshot)
         return made
 

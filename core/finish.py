@@ -8,7 +8,8 @@ or policy that raises is alerted and read as Stable; every later step still runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -89,7 +90,7 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     co = cycle.co
     anchor_before = co.balancer.anchor
     co.actions.stage_slack()
-    co.balancer.report(_window_report(cycle, reduce_ms), co.voters)
+    _guarded(cycle, "report", lambda: co.balancer.report(_window_report(cycle, reduce_ms), co.voters))
     co.roles.calibrate()
     verdict: Verdict | None = None
     nudge: NudgeDown | None = None
@@ -104,14 +105,15 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     cycle.sync_rounds += 1
     for step in (nudge, verdict):
         if step is not None:
-            co.balancer.apply(step)
+            _guarded(cycle, "apply", functools.partial(co.balancer.apply, step))
     if nudge is not None:
         co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": anchor_before, "to": co.balancer.anchor}))
     if isinstance(verdict, NudgeDown):
         co.emit(Alert("drift", f"cycle {cycle.number}", "the ranks drift apart; the window is shortened"))
     if co.config.policy == "async":
         for rank in co.voters:
-            co.balancer.overshoot(rank, reduce_ms if cycle.version else None, co.config.max_overshoot)
+            took = reduce_ms if cycle.version else None
+            _guarded(cycle, "overshoot", functools.partial(co.balancer.overshoot, rank, took, co.config.max_overshoot))
     cycle_steps = sum(merged.values())
     cycle.global_step += cycle_steps
     if verdict is not None:
@@ -119,6 +121,15 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     co.emit(Emit("Cycle", _cycle_facts(cycle, merged, realized, reduce_ms, verdict)))
     if co.balancer.anchor != anchor_before:
         co.emit(Emit("AnchorChanged", {"from": anchor_before, "to": co.balancer.anchor}))
+
+
+def _guarded(cycle: Cycle, what: str, call: Callable[[], object]) -> None:
+    """The balancer may be the embedder's: what it raises must not leave half the cohort updated (C-13)."""
+    try:
+        call()
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}; the counts stay as they are"
+        cycle.co.emit(Alert("callback_failed", f"cadence.{what}", text))
 
 
 def _verdict(cycle: Cycle, seen: GuardInput) -> Verdict:

@@ -11,20 +11,20 @@ import math
 from typing import TYPE_CHECKING
 
 from . import ladder
-from .cadence import Balancer
 from .cadence_inputs import window_cap
 from .dispatch.book import Book
 from .errors import InvariantError
 from .ledger import reopen
 from .messages import ThrottleReason
 from .phases import CyclePhase, RunPhase
+from .policies import Cadence
 from .schema import dataset_length
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["ceiling", "count_gate", "judge", "met", "note_satisfied", "plan_ended"]
+__all__ = ["cadence_of", "ceiling", "count_gate", "judge", "met", "note_satisfied", "plan_ended"]
 
 
 def judge(co: Coordinator) -> None:
@@ -140,14 +140,7 @@ def _start(co: Coordinator) -> None:
         raise InvariantError("training begins, but the door let a rank in before the run was fully described (M-5)")
     picks = dataset_length(co.dataset) * config.repeats
     co.book = Book(picks, config.batch_size, config.epoch_splits, config.num_epochs, config.drop_last)
-    given = config.speed_ratios
-    co.balancer = Balancer(
-        ranks=co.voters, anchor=config.first_anchor, min_anchor=config.first_min_anchor,
-        max_anchor=config.max_anchor, overhead_target=config.overhead_target,
-        growth_applies=config.policy != "sync", max_batch_diff=config.max_batch_diff,
-        cap=window_cap(picks, config.epoch_splits, config.batch_size), relax_allowed=config.relax_up,
-        speed_ratios=None if given is None else dict(enumerate(given)),
-    )  # fmt: skip
+    co.balancer = cadence_of(co, co.voters)
     reopen(co)
     if config.policy == "async":
         for rank in co.voters:
@@ -156,3 +149,18 @@ def _start(co: Coordinator) -> None:
     co.actions.begin()
     if co.book.first_live < config.num_epochs:
         co.desk.dispatch_epoch(co.book.first_live)
+
+
+def cadence_of(co: Coordinator, ranks: list[int]) -> Cadence:
+    """A fresh balancer for these ranks, as the config and the policies of the coordinator say."""
+    config = co.config
+    if config.batch_size is None or co.dataset is None:
+        raise InvariantError("a balancer is made, but the run is not fully described yet (M-5)")
+    given = config.speed_ratios
+    return co.policies.cadence(
+        ranks=ranks, anchor=config.first_anchor, min_anchor=config.first_min_anchor,
+        max_anchor=config.max_anchor, overhead_target=config.overhead_target,
+        growth_applies=config.policy != "sync", max_batch_diff=config.max_batch_diff,
+        cap=window_cap(dataset_length(co.dataset) * config.repeats, config.epoch_splits, config.batch_size),
+        relax_allowed=config.relax_up, speed_ratios=None if given is None else dict(enumerate(given)),
+    )  # fmt: skip

@@ -24,7 +24,7 @@ loop nor what a plug-in is.
 
 from __future__ import annotations
 
-from .kit import Check, CheckFailed, Kit, Level, NotChecked, ensure, raising
+from .kit import Check, CheckFailed, Kit, Level, NotChecked, accepting, ensure, raising
 from .report import Outcome, Report, Status
 from .runner import Run, run_check, run_kit
 
@@ -38,6 +38,7 @@ __all__ = [
     "Report",
     "Run",
     "Status",
+    "accepting",
     "ensure",
     "raising",
     "run_check",

@@ -12,7 +12,7 @@ import attrs
 
 from ..errors import ConfigError, LocalProtocolError
 
-__all__ = ["Body", "Check", "CheckFailed", "Kit", "Level", "NotChecked", "Subject", "ensure", "raising"]
+__all__ = ["Body", "Check", "CheckFailed", "Kit", "Level", "NotChecked", "Subject", "accepting", "ensure", "raising"]
 
 Subject = TypeVar("Subject")
 Body = Callable[[Subject], Any]
@@ -165,3 +165,14 @@ def raising(
         raise CheckFailed(f"{what} raised {type(error).__name__} ({error}) where {due} is due") from error
     else:
         raise CheckFailed(f"{what} raised nothing where {due} is due")
+
+
+@contextmanager
+def accepting(what: str) -> Iterator[None]:
+    """The block must raise nothing: what it does is legal. `what` is the subject of the sentence when it does."""
+    try:
+        yield
+    except (CheckFailed, NotChecked):
+        raise
+    except Exception as error:
+        raise CheckFailed(f"{what} raised {type(error).__name__}: {error}") from error
