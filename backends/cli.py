@@ -22,11 +22,11 @@ from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
 from .command_conform import conform
+from .command_conform_plugins import averager, policy
+from .command_mutants import mutants
 from .command_replay import replay
 from .command_simulate import simulate
 from .knobs import parse_knobs
-from .command_mutants import mutants
-from .command_conform_plugins import averager, policy
 
 if TYPE_CHECKING:
     from .launch import Kill

@@ -34,10 +34,10 @@ from paceline.core.config import LATER, Config
 from paceline.core.diagram import markdown
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
 from paceline.core.schema import EntryClass, Schema, SchemaEntry
-from paceline.transports import conformance as transports
 from paceline.core.simulation.action import FAULTS, MOVES, WISHES
 from paceline.core.simulation.faults import PROFILES, SITES
 from paceline.core.simulation.marks import MARKS
+from paceline.transports import conformance as transports
 
 HERE = Path(__file__).parent
 DOCS = HERE
