@@ -1,0 +1,1 @@
+"""Tools that study the protocol: simulation, model checking, schedules. See docs/guides."""
