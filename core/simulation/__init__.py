@@ -1,1 +1,21 @@
-"""Tools that study the protocol: simulation, model checking, schedules. See docs/guides."""
+"""Simulated cohorts: the production machines under virtual time, one action after the other.
+
+`World` holds a whole run in one process: a `Coordinator`, a `Worker` for each rank, the lanes between them, an averager
+over the production `Round`, and training processes whose parameters are numbers. Nothing in it decides anything about
+the protocol: it lists what could happen next, and makes it happen. Around it:
+
+- `setup.py`, `action.py`: what a run is made of, and what can happen in it, as plain values;
+- `schedule.py`: a run as a text file, a list of actions with their times; `replay` plays it;
+- `transcript.py`, `sequence.py`: a run in words, one line for each event, and as a sequence diagram;
+- `ghost.py`, `invariants.py`: a record kept apart from the machines, and the invariants of protocol section 16;
+- `simulator.py`, `faults.py`, `marks.py`: runs drawn from a seed, under faults, and what they must have come upon;
+- `shrink.py`: the shortest schedule that still breaks the same invariant;
+- `strategies.py`: the same for property tests (needs hypothesis, so nothing here imports it).
+"""
+
+from .action import COORDINATOR, Action
+from .setup import Setup
+from .violation import Violation
+from .world import Step, Turn, World
+
+__all__ = ["COORDINATOR", "Action", "Setup", "Step", "Turn", "Violation", "World"]
