@@ -1,0 +1,168 @@
+"""The model checker: every order in which a small run can happen, on the production machines.
+
+    report = check(Bounds(ranks=2, cycles=2, drops=1), seconds=60, clock=time.monotonic)
+    print(report.text())
+
+A state is a `World`, taken apart (`parts.py`); what can happen in it is what `World.enabled` says, and its faults as
+long as their budgets last. `explore.py` visits them all. Every invariant of protocol section 16 that the world and its
+ghost check is checked in every state and on every step; further properties are `PROPERTIES` below.
+
+What is bounded
+    The number of ranks; the data: so many batches that each rank takes one step a cycle, for `cycles` cycles after
+    formation; and each kind of fault, by its own budget (`AXES`). Time passes only when nothing else can happen, up to
+    the next deadline: deliveries in time are explored in every order, late ones by what their lateness leads to, such
+    as a death. Beacons and heartbeats are so rare that they come only when a run is stuck. What is not on an axis does
+    not happen: no rank leaves, no contribution is poisoned, no operator asks.
+
+What is left out although it is within the bounds
+    Orders that cannot matter. If a process has a message to serve, is healthy and waits for no result, then whatever it
+    does next commutes with all that others do: they can neither see it nor keep it from happening. Then only its own
+    actions are explored, and the faults that could strike it first, before anybody else's (a persistent set; Godefroid,
+    LNCS 1032). Everything others could do can still be done afterwards, so no end of a run and no broken invariant is
+    lost; `reduce=False` explores all orders, and the tests compare the two.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from ..errors import ConfigError
+from .action import Action, act
+from .explore import Budget, Exploration, Kind, Progress, Property, explore
+from .parts import CENTRAL, LOCAL, Parts, Row
+from .setup import Setup
+from .violation import Violation
+
+__all__ = ["AXES", "Bounds", "Cohort"]
+
+AXES: dict[str, tuple[str, ...]] = {
+    "drops": ("drop", "lose"),
+    "duplicates": ("duplicate", "repeat"),
+    "deaths": ("crash",),
+    "restarts": ("join",),
+}
+"""The kinds of fault by the budget that they are taken from."""
+KNOBS: dict[str, object] = {
+    "num_epochs": 1, "batch_size": 1, "anchor": 1, "min_anchor": 1, "max_anchor": 1, "heartbeat_s": 1000.0,
+    "heartbeat_timeout_s": 3000.0, "beacon_s": 1000.0, "reduce_ceiling_s": 3000.0, "window_ceiling_s": 6000.0,
+    "meta_controller": False,
+}  # fmt: skip
+"""A run as small as the protocol allows, in which time matters only to who is stuck."""
+UP_FAULTS, OWN_FAULTS = ("drop", "duplicate"), ("lose", "repeat", "crash")
+"""Faults of what a process has said, which take their turn with the coordinator's; and those of the process itself."""
+
+State = tuple[int, ...]
+"""What is left of each budget, in the order of `AXES`, then the `Row`."""
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """How much can happen: ranks, cycles after formation, and faults of each kind (`AXES`). `knobs` are knobs of the
+    run besides `KNOBS`."""
+
+    ranks: int = 2
+    cycles: int = 1
+    drops: int = 0
+    duplicates: int = 0
+    deaths: int = 0
+    restarts: int = 0
+    knobs: tuple[tuple[str, object], ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("ranks", "cycles"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name} {getattr(self, name)} is not allowed: give at least 1")
+        for name in AXES:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"--{name} {getattr(self, name)} is not allowed: give 0 or more")
+
+    def setup(self) -> Setup:
+        """The run."""
+        return Setup(ranks=self.ranks, samples=self.ranks * self.cycles, knobs={**KNOBS, **dict(self.knobs)})
+
+    def __str__(self) -> str:
+        """2 ranks / 1 cycle / 1 drop."""
+        numbers = {name: getattr(self, name) for name in ("ranks", "cycles", *AXES)}
+        return " / ".join(f"{n} {name if n != 1 else name[:-1]}" for name, n in numbers.items() if n)
+
+
+class Cohort:
+    """The model that is explored (`explore.Model`)."""
+
+    failures = (Violation,)
+
+    def __init__(self, bounds: Bounds, *, reduce: bool = True) -> None:
+        self.parts = Parts(bounds.setup())
+        self.budgets = tuple(getattr(bounds, name) for name in AXES)
+        self.reduce = reduce
+        self.axis = {kind: axis for axis, kinds in enumerate(AXES.values()) for kind in kinds}
+
+    @functools.cached_property
+    def properties(self) -> Sequence[Property[State]]:
+        """What is claimed of all runs, besides the invariants."""
+        return (
+            Property(Kind.SOMETIMES, "a run ends with everything covered", self._ends_well),
+            Property(Kind.FROM_EVERYWHERE, "the run ends (I38)", lambda state: self.parts.over(self._row(state))),
+        )
+
+    def initial(self) -> State:
+        """The cohort at the door: every rank has been let in, nothing else has happened."""
+        return (*self.budgets, *self.parts.first)
+
+    def actions(self, state: State) -> Sequence[Action]:
+        """Moves, dullest first, then faults; see the module for what is left out."""
+        row, parts = self._row(state), self.parts
+        moves: list[Action] = []
+        faults: list[Action] = []
+        for number in range(parts.count(row)):
+            kinds, strikes = parts.possible(row, number)
+            mine = [act(kind, number) for kind in kinds if kind in LOCAL]
+            allowed = [act(kind, number) for kind in strikes if kind in self.axis and state[self.axis[kind]]]
+            if mine and self.reduce and self._commutes(state, row, number):
+                return mine + [action for action in allowed if action.kind in OWN_FAULTS]
+            moves += mine + [act(kind, number) for kind in kinds if kind in CENTRAL]
+            faults += allowed
+        moves += [act(kind) for kind in parts.of_averager(row)]
+        if not moves and parts.is_due(row):
+            moves.append(act("tick"))
+        if state[self.axis["join"]] and not parts.over(row):
+            faults += [act("join", rank) for rank in parts.vacant(row)]
+        return moves + faults
+
+    def step(self, state: State, action: Action) -> State:
+        """See `Parts.do`."""
+        after = self.parts.do(self._row(state), action)
+        axis = self.axis.get(action.kind)
+        left = state[: len(AXES)]
+        if axis is not None:
+            left = (*left[:axis], left[axis] - 1, *left[axis + 1 :])
+        return (*left, *after)
+
+    def is_fault(self, action: Action) -> bool:
+        """On an axis."""
+        return action.kind in self.axis
+
+    def final(self, state: State) -> bool:
+        """The run is over."""
+        return self.parts.over(self._row(state))
+
+    def fingerprint(self, state: State) -> int:
+        """Of what is left of the budgets, and of the content of the world."""
+        return self.parts.fingerprint(self._row(state), state[: len(AXES)])
+
+    def _row(self, state: State) -> Row:
+        return state[len(AXES) :]
+
+    def _ends_well(self, state: State) -> bool:
+        finish = self.parts.run(self._row(state))[1]
+        return finish is not None and finish.status == "ok"
+
+    def _commutes(self, state: State, row: Row, number: int) -> bool:
+        """Whether what this process can do next is seen by nobody, and kept from happening by nobody but itself."""
+        parts = self.parts
+        if any(state[self.axis[kind]] for kind in UP_FAULTS) and parts.has_spoken(row, number):
+            return False
+        return parts.is_left_alone(row, number)
