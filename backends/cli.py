@@ -7,7 +7,6 @@ too, so `main` speaks in place of click. Modules that load torch or trio are imp
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -22,6 +21,9 @@ import click
 from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
+from .command_replay import replay
+from .command_simulate import simulate
+from .knobs import parse_knobs
 
 if TYPE_CHECKING:
     from .launch import Kill
@@ -122,15 +124,7 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
     }  # fmt: skip
     if resume is not None:
         values["initial_state"] = str(resume)
-    for knob in knobs:
-        name, equals, text = knob.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {knob!r} is not allowed: write KNOB=VALUE, such as anchor=20")
-        try:
-            values[name] = json.loads(text)
-        except ValueError:
-            values[name] = text
-    return Config.from_knobs(values)
+    return Config.from_knobs({**values, **parse_knobs(knobs)})
 
 
 def _as_arguments(options: Mapping[str, Any]) -> list[str]:
@@ -320,27 +314,6 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
     os.execve(sys.executable, [sys.executable, script, *arguments], environment)
 
 
-@cli.command()
-@click.argument("journal", type=click.Path(path_type=Path))
-def replay(journal: Path) -> int:
-    """Go through the JOURNAL of a run again (--set journal=FILE) and see that the same is decided.
-
-    Ends with 1 if it is not, and names the first effect that differs.
-    """
-    from ..core.journal import first_difference, replay
-    from ..transports.journal_file import read_journal
-
-    head, batches = read_journal(journal)
-    records = [record for batch in batches for record in batch.records]
-    recorded = [effect for batch in batches for effect in batch.effects]
-    found = first_difference(recorded, replay(head.settings, records, snapshot=head.snapshot))
-    if found is not None:
-        click.echo(str(found))
-        return 1
-    click.echo(f"{len(records)} events, {len(recorded)} effects: the replay is the same")
-    return 0
-
-
 @cli.command("explain-table")
 @click.argument("name")
 def explain_table(name: str) -> None:
@@ -378,6 +351,10 @@ def lint_tables() -> int:
     for line in findings:
         click.echo(line)
     return 1 if findings else 0
+
+
+cli.add_command(replay)
+cli.add_command(simulate)
 
 
 def _debug(wanted: bool) -> None:

@@ -270,12 +270,15 @@ class Desk:
             return
         if co.config.is_progressive:
             self.wake()
-        elif self.dispatched_epoch < epoch and self._attached():
+        elif self.dispatched_epoch < epoch:
             self.dispatch_epoch(epoch)
 
     def dispatch_epoch(self, epoch: int) -> None:
-        """Whole shares of an epoch, latched only when they are out (D-17, D-18, D-21)."""
+        """Whole shares of an epoch, latched only when they are out (D-17, D-18, D-21): while no voter can be reached
+        they stay where they are, or they would be given to nobody and never trained."""
         co = self.co
+        if not co.config.is_progressive and not self._attached():
+            return
         if epoch in co.book.pools:  # of a run that is resumed: what is left of it goes out as what comes back does
             self.redistribute()
         elif not co.config.is_progressive:

@@ -108,6 +108,10 @@ class Averager:
 
     # --- what the bulk lanes bring -----------------------------------------------------------------------------
 
+    def knows_not(self, part: tuple[Any, ...]) -> bool:
+        """The part belongs to a cycle that is over."""
+        return self.round is None or self.round.opened.key.cycle != part[1]
+
     def take(self, process: Process, part: tuple[Any, ...]) -> list[Any]:
         """One part of a contribution of a rank."""
         self.seen = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import RemoteProtocolError
@@ -17,7 +17,8 @@ KEYS = LinkKeys(up=bytes(range(32)), down=bytes(range(32, 64)))
 class Frames:
     """See the module. `hear` gives the messages that some bytes complete; what the peer may not send comes as text."""
 
-    def __init__(self, codec: PayloadCodec) -> None:
+    def __init__(self, codec: PayloadCodec, reached: Callable[[str], None]) -> None:
+        self._reached = reached
         self._links = {role: Link(codec=codec, keys=KEYS, role=role) for role in Role}
 
     def say(self, role: Role, message: Any) -> bytes:
@@ -32,7 +33,12 @@ class Frames:
                 link.receive_eof()
             else:
                 link.receive_data(data)
-            while (message := link.next_message()) is not None:
+            message = link.next_message()
+            if message is None and data:
+                self._reached("half a frame waited")
+            while message is not None:
                 yield message
+                message = link.next_message()
         except RemoteProtocolError as fault:
+            self._reached("a damaged frame ended a link")
             yield str(fault)

@@ -86,6 +86,7 @@ def _order(world: World, process: Process) -> None:
         world.ghost.copied(process, order)
     else:
         world.ghost.order(process, order)
+    world.settle(process)
     if event is not None:
         world.tell(process, event)
 
@@ -114,12 +115,24 @@ def _heal(world: World, process: Process) -> None:
 
 def _upload(world: World, process: Process) -> None:
     part = process.bulk_up.popleft()
+    world.moved = _in_words(part)
     if part[0] == "state":
         _pass_on(world, *part[1:])
         return
+    if world.averager.knows_not(part):
+        world.reached("late contribution after finalize")
     for event in world.averager.take(process, part):
         world.feed(event)
     world.offer()
+
+
+def _in_words(part: tuple[Any, ...]) -> str:
+    """A part of a contribution or a result, for people."""
+    if part[0] == "header":
+        return f"contribution {part[1]}.{part[2]}, {part[3]} steps{'' if part[4] else ', not finite'}"
+    if part[0] == "result":
+        return f"consensus {part[1]}.{part[2]} {part[3].name.lower()}"
+    return f"{part[0]} {part[1]}"
 
 
 def _pass_on(world: World, number: int, rank: int, incarnation: int) -> None:
@@ -133,10 +146,13 @@ def _pass_on(world: World, number: int, rank: int, incarnation: int) -> None:
 
 def _result(world: World, process: Process) -> None:
     part = process.bulk_down.popleft()
+    world.moved = _in_words(part)
     if part[0] == "static":
         process.lacks_static = False
         part, process.held = process.held, None
     staged = None if part is None else process.stage(part)
+    if part is not None and part[1:3] != process.asked:
+        world.reached("late result after a new attempt")
     if staged is not None:
         world.tell(process, staged)
 

@@ -1,6 +1,6 @@
 """One life of a rank: the production `Worker`, its lanes, and a training process whose parameters are one number.
 
-The training process obeys the orders of the machine, one at a time, and trains by gradient descent: each batch has a
+The training process obeys the orders of the machine, in their order, and trains by gradient descent: each batch has a
 target of its own, whoever trains it, and a step moves the parameter `RATE` of the way there. So the parameter after any
 steps has a closed form, which the ghost computes anew.
 """
@@ -28,6 +28,8 @@ __all__ = ["RATE", "Process", "digest", "target"]
 RATE = 0.125
 """Share of the way to the target that one step goes."""
 SAMPLE_MS = 10.0
+SLOW = (fx.TakeSnapshot, fx.Save, fx.FireCallback, fx.Evaluate, fx.SendState)
+"""Orders that take time, each an action of its own. The others are carried out with the order before them."""
 OUTSIDE = frozenset({"worker", "frames", "seen"})
 
 
@@ -130,8 +132,13 @@ class Process:
 
     # --- orders of the machine ------------------------------------------------------------------------------------
 
+    @property
+    def at_once(self) -> bool:
+        """The oldest order takes no time: it is carried out with the one before it."""
+        return bool(self.orders) and not isinstance(self.orders[0], SLOW)
+
     def obey(self, effect: Any) -> None:
-        """An order that takes no time, or one that waits for the training process."""
+        """Carry out an order that takes no time, but for an adoption."""
         if isinstance(effect, fx.Train):
             require(not self.plans, "W-4", f"process {self.number} was given a plan on top of another")
             self.plans, self.part, self.batch, self.done = [effect.plan], 0, 0, 0
@@ -144,13 +151,8 @@ class Process:
             self.parked = False
         elif isinstance(effect, fx.AbandonPlan):
             self.plans = []
-        elif isinstance(effect, (fx.TakeSnapshot, fx.Save, fx.FireCallback, fx.Evaluate, fx.SendState)):
-            self.orders.append(effect)
         elif isinstance(effect, fx.Publish):
             require(effect.name != "plan_overwritten", "I12", f"the mailbox of process {self.number} was overwritten")
-        elif isinstance(effect, fx.Stop):
-            self.ended = effect
-            self.orders.clear()
 
     def adopt(self, effect: fx.Adopt, alpha: float | None) -> None:
         """R-17: take over what was staged, or keep what there is."""
@@ -165,7 +167,7 @@ class Process:
             self.theta = value
 
     def carry_out(self) -> tuple[Any, Any]:
-        """The oldest order: it, and what the machine is to be told when it is done."""
+        """The oldest order, which takes time: it, and what the machine is to be told when it is done."""
         order = self.orders.popleft()
         if isinstance(order, fx.TakeSnapshot):
             self._ship(order)

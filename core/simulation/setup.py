@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -25,6 +25,10 @@ def _knobs(given: Mapping[str, Any] | tuple[tuple[str, Any], ...]) -> tuple[tupl
     return tuple(sorted(dict(given).items()))
 
 
+def _names(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(given)
+
+
 @attrs.frozen(kw_only=True)
 class Setup:
     """A run: `ranks` that are there from the start, a data set of `samples`, knobs of the config by name (any mapping;
@@ -39,7 +43,7 @@ class Setup:
     ranks: int = 2
     samples: int = 8
     knobs: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_knobs)
-    callbacks: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    callbacks: tuple[str, ...] = attrs.field(default=(), converter=_names)
     stateful: bool = False
     blocks: int = 1
     wire: bool = False

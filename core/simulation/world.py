@@ -24,7 +24,7 @@ that are half read belong to the production `Link`, which has none.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import attrs
@@ -67,11 +67,12 @@ class Turn:
 
 @attrs.frozen
 class Step:
-    """What an action led to: the turns of the machines, in order."""
+    """What an action led to: the turns of the machines, in order. `moved` says what went over a bulk lane."""
 
     action: Action
     at: float
     turns: tuple[Turn, ...]
+    moved: str = ""
 
     @property
     def events(self) -> tuple[tuple[int, Any], ...]:
@@ -84,9 +85,13 @@ class Step:
         return tuple((turn.who, effect) for turn in self.turns for effect in turn.effects)
 
 
+def _unheard(mark: str) -> None:
+    """Nobody asked for marks."""
+
+
 class World:
     """See the module. `codec` is the payload codec of the frames and belongs to a setup with `wire`. `resume` is the
-    record of a run before (K-12)."""
+    record of a run before (K-12). `reached` is told of every mark (`marks.py`)."""
 
     def __init__(self, setup: Setup, *, codec: PayloadCodec | None = None, resume: Resume | None = None,
                  now: float = 0.0) -> None:  # fmt: skip
@@ -105,9 +110,11 @@ class World:
         self.finish: fx.Finish | None = None
         self.alive = True
         self.touched: dict[int, None] = {}
+        self.reached: Callable[[str], None] = _unheard
         self._codec = codec
         self._inbox: deque[Any] = deque()
         self._turns: list[Turn] = []
+        self.moved = ""
         self._moves = True
         self._co_seen: tuple[Any, ...] | None = None
         self._knocks = 0
@@ -162,7 +169,7 @@ class World:
             yield "resume"
         if process.hung and process.alive:
             yield "recover"
-        if (process.muted or process.deafened) and process.linked:
+        if (process.muted or process.deafened) and (process.alive or process.up):
             yield "heal"
 
     def of_averager(self) -> Iterator[str]:
@@ -200,7 +207,7 @@ class World:
             if at < self.now:
                 raise LocalProtocolError(f"{action} at {at} lies before {self.now}; actions come in the order of time")
             self.now = at
-        self._moves, self._turns, self.touched = at is None, [], {}
+        self._moves, self._turns, self.touched, self.moved = at is None, [], {}, ""
         self.ghost.seen = process = None
         if action.who >= 0:
             if action.who >= len(self.processes):
@@ -210,7 +217,7 @@ class World:
         self._happen(action, process)
         for number in self.touched:
             steps_meet(self.co, self.processes[number], bool(self.failed.get(number)))
-        return Step(action, self.now, tuple(self._turns))
+        return Step(action, self.now, tuple(self._turns), self.moved)
 
     def _happen(self, action: Action, process: Process | None) -> None:
         kind = action.kind
@@ -247,6 +254,12 @@ class World:
         if event.__class__ is ev.Received and event.message.__class__ is m.SyncAck:
             ack = event.message
             self.ghost.acks.add((ack.cycle, ack.attempt, ack.rank, ack.incarnation))
+            if ack.cycle <= co.cycle.finished:
+                self.reached("late acknowledgement after finalize")
+        elif event.__class__ is ev.SendFailed and event.token[2] in co.peers[event.token[0]].tokens:
+            self.reached("a plan was taken back")
+        if self.now + self.skew > co.late_after:
+            self.reached("the coordinator was away")
         try:
             co.handle(event, self.now + self.skew)
         except Exception as error:
@@ -304,7 +317,7 @@ class World:
         process = Process(number, effect.rank, effect.incarnation, worker, float(number + 1))
         process.lacks_static = self.setup.stateful and effect.welcome.status == m.WelcomeStatus.JOINING
         if self._codec is not None and self.setup.wire:
-            process.frames = Frames(self._codec)
+            process.frames = Frames(self._codec, lambda mark: self.reached(mark))
         self.processes.append(process)
         self.seats[effect.rank] = process
         self.ghost.begin_life(process)
@@ -353,13 +366,23 @@ class World:
         for effect in effects:
             if effect.__class__ is fx.Reporting:
                 self._from_process(process, effect.report)
-            elif effect.__class__ is fx.Adopt:
-                process.adopt(effect, self.config.alpha)
-                self.ghost.adopt(process, effect, self.config.alpha)
+            elif effect.__class__ is fx.Stop:
+                process.ended = effect
             else:
-                process.obey(effect)
+                process.orders.append(effect)
         if process.ended is not None and process.alive:
             self.end(process)
+        self.settle(process)
+
+    def settle(self, process: Process) -> None:
+        """The training process carries out the orders at hand, up to the first that takes time."""
+        while process.at_once:
+            order = process.orders.popleft()
+            if order.__class__ is fx.Adopt:
+                process.adopt(order, self.config.alpha)
+                self.ghost.adopt(process, order, self.config.alpha)
+            else:
+                process.obey(order)
 
     def _from_process(self, process: Process, report: m.Report) -> None:
         if isinstance(report, m.SnapshotReady):
