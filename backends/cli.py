@@ -21,6 +21,7 @@ import click
 from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
+from .command_check import check
 from .command_replay import replay
 from .command_simulate import simulate
 from .knobs import parse_knobs
@@ -353,6 +354,7 @@ def lint_tables() -> int:
     return 1 if findings else 0
 
 
+cli.add_command(check)
 cli.add_command(replay)
 cli.add_command(simulate)
 
