@@ -11,8 +11,9 @@ What is bounded
     The number of ranks; the data: so many batches that each rank takes one step a cycle, for `cycles` cycles after
     formation; and each kind of fault, by its own budget (`AXES`). Time passes only when nothing else can happen, up to
     the next deadline: deliveries in time are explored in every order, late ones by what their lateness leads to, such
-    as a death. Beacons and heartbeats are so rare that they come only when a run is stuck. What is not on an axis does
-    not happen: no rank leaves, no contribution is poisoned, no operator asks.
+    as a death. Beacons and heartbeats are so rare that they come only when a run is stuck, and a run that goes on after
+    `PATIENCE` deadlines is taken to go on for ever. What is not on an axis does not happen: no rank leaves, no
+    contribution is poisoned, no operator asks.
 
 What is left out although it is within the bounds
     Orders that cannot matter. If a process has a message to serve, is healthy and waits for no result, then whatever it
@@ -57,11 +58,15 @@ KNOBS: dict[str, object] = {
     "meta_controller": False,
 }  # fmt: skip
 """A run as small as the protocol allows, in which time matters only to who is stuck."""
+PATIENCE = 40
+"""Deadlines that pass in one run. A run that has not ended then waits for ever, which counts as a deadlock: beacons and
+heartbeats would go on, and make a new state each time. Runs that end need far fewer."""
 UP_FAULTS, OWN_FAULTS = ("drop", "duplicate"), ("lose", "repeat", "crash")
 """Faults of what a process has said, which take their turn with the coordinator's; and those of the process itself."""
 
 State = tuple[int, ...]
-"""What is left of each budget, in the order of `AXES`, then the `Row`."""
+"""What is left of each budget, in the order of `AXES`, and of `PATIENCE`; then the `Row`."""
+HEAD = len(AXES) + 1
 
 
 @attrs.frozen(kw_only=True)
@@ -165,7 +170,7 @@ class Cohort:
 
     def initial(self) -> State:
         """The cohort at the door: every rank has been let in, nothing else has happened."""
-        return (*self.budgets, *self.parts.first)
+        return (*self.budgets, PATIENCE, *self.parts.first)
 
     def actions(self, state: State) -> Sequence[Action]:
         """Moves, dullest first, then faults; see the module for what is left out."""
@@ -182,6 +187,8 @@ class Cohort:
             faults += allowed
         moves += [act(kind) for kind in parts.of_averager(row)]
         if not moves and parts.is_due(row):
+            if not state[HEAD - 1]:
+                return ()
             moves.append(act("tick"))
         if state[self.axis["join"]] and not parts.over(row):
             faults += [act("join", rank) for rank in parts.vacant(row)]
@@ -190,10 +197,10 @@ class Cohort:
     def step(self, state: State, action: Action) -> State:
         """See `Parts.do`."""
         after = self.parts.do(self._row(state), action)
-        axis = self.axis.get(action.kind)
-        left = state[: len(AXES)]
-        if axis is not None:
-            left = (*left[:axis], left[axis] - 1, *left[axis + 1 :])
+        spent = HEAD - 1 if action.kind == "tick" else self.axis.get(action.kind)
+        left = state[:HEAD]
+        if spent is not None:
+            left = (*left[:spent], left[spent] - 1, *left[spent + 1 :])
         return (*left, *after)
 
     def is_fault(self, action: Action) -> bool:
@@ -206,10 +213,10 @@ class Cohort:
 
     def fingerprint(self, state: State) -> int:
         """Of what is left of the budgets, and of the content of the world."""
-        return self.parts.fingerprint(self._row(state), state[: len(AXES)])
+        return self.parts.fingerprint(self._row(state), state[:HEAD])
 
     def _row(self, state: State) -> Row:
-        return state[len(AXES) :]
+        return state[HEAD:]
 
     def _struck(self, state: State) -> int:
         """Faults so far; who comes back is none."""

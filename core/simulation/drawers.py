@@ -92,6 +92,11 @@ class Drawers:
         """(alive, finish, knocks, failed, seats) of the world."""
         return self.runs.things[row[RUN]]
 
+    def ghost(self, row: Row) -> list[tuple[str, Any]]:
+        """What the ghost knows of the whole run, by name."""
+        names = [field.name for field in attrs.fields(Ghost) if field.name not in NOT_SHARED]
+        return list(zip(names, self.shared.things[row[SHARED]], strict=True))
+
     def over(self, row: Row) -> bool:
         """The run has ended, well or not."""
         alive, finish, *_ = self.run(row)
