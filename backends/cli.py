@@ -109,6 +109,8 @@ RUN_OPTIONS: Callable[[Any], Any] = _together(
                  help="Go on with the run that ended in DIR: its model, and what it had not trained."),
     click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable."),
 )  # fmt: skip
+RECORD = click.option("--record", type=click.Path(path_type=Path), metavar="FILE",
+                      help="Record all that goes in and out of every machine, for `paceline replay`.")  # fmt: skip
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 
@@ -236,12 +238,13 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
 @click.option("--kill", multiple=True, metavar="RANK@SECONDSs", help="Kill a rank in the middle, repeatable.")
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
+@RECORD
 @RUN_OPTIONS
 @DEBUG
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | None, debug: bool, script: str,
-        arguments: Sequence[str], **options: Any) -> int:  # fmt: skip
+def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | None, record: Path | None, debug: bool,
+        script: str, arguments: Sequence[str], **options: Any) -> int:  # fmt: skip
     """Train SCRIPT with several ranks on this host.
 
     SCRIPT uses paceline.Session; ARGUMENTS go to it. Ctrl-C ends the run after one last average and saves the model,
@@ -259,7 +262,7 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
     with Display() as display:
         job = LocalRun(
             ranks=ranks, script=[script, *arguments], coordinator=_as_arguments(options), run_dir=run_dir,
-            watcher=display, slow=throttles, kills=kills, traces=True, debug=_debugging(),
+            watcher=display, slow=throttles, kills=kills, traces=True, record=record, debug=_debugging(),
         )  # fmt: skip
         outcome = job.run()
     if outcome.exit_code:
@@ -276,15 +279,17 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @click.option("--records", is_flag=True, help="Print every record as a line of JSON, for programs.")
+@RECORD
 @RUN_OPTIONS
 @DEBUG
-def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, debug: bool, **options: Any) -> int:
+def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, record: Path | None, debug: bool,
+               **options: Any) -> int:  # fmt: skip
     """Coordinate a run whose ranks come from other terminals or hosts, with `paceline join`."""
     _debug(debug)
     config = _config(ranks, **options)
     from .coordinate import coordinate as body
 
-    return body(config, bind, run_dir or options["resume"] or DEFAULT_RUN_DIR, records=records)
+    return body(config, bind, run_dir or options["resume"] or DEFAULT_RUN_DIR, records=records, record=record)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})

@@ -1,8 +1,9 @@
 """`paceline replay FILE`: go through a run again, recorded or simulated.
 
-The first line of the file says what it is. A journal (`--set journal=FILE`) holds the events of a coordinator or a rank
-and what was decided, and the replay says whether the same is decided now. A schedule (`core/simulation/schedule.py`)
-holds a simulated run, and the replay is the run itself, with every invariant checked.
+The first line of the file says what it is. A record (`--record FILE`) holds the events of every machine of a run and
+what they decided, a journal (`--set journal=FILE`) those of the coordinator; the replay says whether the same is
+decided now. A schedule (`core/simulation/schedule.py`) holds a simulated run, and the replay is the run itself, with
+every invariant checked.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ MAGIC = "paceline schedule"
 @click.option("--explain", "explains", is_flag=True, help="Say at the end why what waits waits.")
 @click.argument("file", type=click.Path(path_type=Path))
 def replay(until: int | None, diagram: bool, explains: bool, file: Path) -> int:
-    """Go through FILE again: the journal of a run, or the schedule of a simulated one.
+    """Go through FILE again: a recorded run (--record FILE), the journal of its coordinator (--set journal=FILE), or
+    the schedule of a simulated run.
 
-    A journal (--set journal=FILE) is compared: the command ends with 1 if anything is decided differently, and names
-    the first effect that differs. A schedule is played, one line for each event, and every invariant is checked: the
+    What was recorded is compared: the command ends with 1 if a machine decides anything differently, and names the
+    first effect that differs. A schedule is played, one line for each event, and every invariant is checked: the
     command ends with 1 if one breaks, or if the run does not end as the file expects.
     """
     try:
@@ -86,20 +88,36 @@ def _explain(reasons: Iterable[Any]) -> None:
         click.echo(str(reason))
 
 
-# --- journals --------------------------------------------------------------------------------------------------------
+# --- records and journals --------------------------------------------------------------------------------------------
 
 
 def _compare(file: Path, until: int | None, diagram: bool, explains: bool) -> int:
-    from ..core.journal import first_difference, replay
-    from ..core.simulation.sequence import of_records
     from ..transports.journal_file import read_journal
+    from ..transports.record_file import is_record, read_record, replay_batches
 
-    head, batches = read_journal(file)
-    if until is not None:
-        batches = _cut(batches, until)
-    records = [record for batch in batches for record in batch.records]
-    recorded = [effect for batch in batches for effect in batch.effects]
-    replayed = replay(head.settings, records, snapshot=head.snapshot)
+    recorded = is_record(file)
+    machines = read_record(file) if recorded else {"": read_journal(file)}
+    remark = "%% " if diagram else ""
+    differs = False
+    for by, (head, whole) in machines.items():
+        batches = whole if until is None else _cut(whole, until)
+        if not recorded or by.startswith("coordinator"):
+            _show(head, batches, diagram, explains)
+        found = replay_batches(by, head, batches)
+        differs = differs or found.difference is not None
+        name = f"{by}: " if recorded else ""
+        if found.difference is not None and not recorded:
+            click.echo(f"{remark}{found.difference}")
+        else:
+            said = found.difference or "the replay is the same"
+            click.echo(f"{remark}{name}{found.events} events, {found.effects} effects: {said}")
+    return 1 if differs else 0
+
+
+def _show(head: Head, batches: list[Ready], diagram: bool, explains: bool) -> None:
+    """What is to be seen of one machine besides its comparison."""
+    from ..core.simulation.sequence import of_records
+
     if diagram:
         turns: list[tuple[Any, Iterable[Any]]] = []
         for batch in batches:
@@ -107,13 +125,7 @@ def _compare(file: Path, until: int | None, diagram: bool, explains: bool) -> in
             turns += [(event, batch.effects) for _, event in batch.records[-1:]]
         click.echo(of_records(turns), nl=False)
     if explains:
-        _explain(_machine(head, records).explain())
-    found = first_difference(recorded, replayed)
-    if found is not None:
-        click.echo(str(found))
-        return 1
-    click.echo(f"{'%% ' if diagram else ''}{len(records)} events, {len(recorded)} effects: the replay is the same")
-    return 0
+        _explain(_machine(head, [record for batch in batches for record in batch.records]).explain())
 
 
 def _cut(batches: list[Ready], events: int) -> list[Ready]:

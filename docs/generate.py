@@ -34,6 +34,9 @@ from paceline.core.config import LATER, Config
 from paceline.core.diagram import markdown
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
 from paceline.core.schema import EntryClass, Schema, SchemaEntry
+from paceline.core.simulation.action import FAULTS, MOVES, WISHES
+from paceline.core.simulation.faults import PROFILES, SITES
+from paceline.core.simulation.marks import MARKS
 
 HERE = Path(__file__).parent
 DOCS = HERE
@@ -46,6 +49,7 @@ def pages() -> dict[str, str]:
     made["reference/messages.md"] = head("core/messages.py and what it imports") + messages_page()
     made["reference/config.md"] = head("core/config.py and docs/knobs.toml") + config_page()
     made["reference/command-line.md"] = head("backends/cli.py") + command_page()
+    made["reference/simulation.md"] = head("core/simulation") + simulation_page()
     made["reference/rules.md"] = head("docs/rules.toml, the tables, the code and the tests") + rules().page()
     return made
 
@@ -253,6 +257,38 @@ def looped(loop: ast.For) -> list[str]:
 
 
 # --- command line --------------------------------------------------------------------------------------------------
+
+
+def simulation_page() -> str:
+    """The vocabulary of simulated runs: actions, faults, profiles, sites, marks, invariants."""
+    out = ["# Simulated runs\n", prose(
+        "What a [schedule](../guides/simulate.md) can say, what `paceline simulate` does to a cohort, and what it "
+        "looks for. Names are stable: they stand in files that are kept."
+    ) + "\n"]  # fmt: skip
+    for title, kinds in (("Moves: what happens by itself", MOVES), ("Faults", FAULTS), ("Wishes", WISHES)):
+        out += [f"## {title}\n", table(("action", "what happens"), ((f"`{k}`", told) for k, told in kinds.items()))]
+    out.append("## Profiles\n")
+    out.append(prose(
+        "Weights of the kinds of faults in each profile. A run leaves out each kind with a probability of 40 % and "
+        "multiplies the weights of the others by 1, 4, 16 or 64."
+    ) + "\n")  # fmt: skip
+    known = sorted({kind for wild in PROFILES.values() for kind in wild.weights})
+    rows = [(f"`{kind}`", *(f"{wild.weights.get(kind, 0):g}" for wild in PROFILES.values())) for kind in known]
+    out.append(table(("kind", *PROFILES), rows))
+    out += ["## Sites of storms\n", table(("site", "what happens there"), SITES.items())]
+    out += ["## Marks\n", table(("mark", "rule"), MARKS.items())]
+    out += ["## Invariants\n", table(("rule", "what it says"), checked())]
+    return "\n".join(out)
+
+
+def checked() -> Iterator[tuple[str, str]]:
+    """The rules that simulated runs are checked against, as the sources of the checks name them."""
+    texts = "".join(path.read_text(encoding="utf-8") for path in sorted((HERE.parent / "core/simulation").glob("*.py")))
+    found = set(re.findall(r'"([A-Z]-\d+|I\d+)",\s*(?:f?"|text)', texts))
+    for section in tomllib.loads((HERE / "rules.toml").read_text(encoding="utf-8")).values():
+        for rule, said in section.items():
+            if rule in found:
+                yield rule, said if isinstance(said, str) else said["title"]
 
 
 def command_page() -> str:

@@ -38,13 +38,21 @@ LEAST_TICK_S = 0.01
 
 
 class RankDriver:
-    """One incarnation's worker over one channel. Made in the trio thread; `feed` and `orders` are for any thread."""
+    """One incarnation's worker over one channel. Made in the trio thread; `feed` and `orders` are for any thread.
+    `keep` gets each batch of the machine before any effect of it is performed."""
 
-    def __init__(self, worker: Worker, channel: Channel, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        channel: Channel,
+        clock: Callable[[], float] = time.monotonic,
+        keep: Callable[[fx.Ready], None] | None = None,
+    ) -> None:
         self.worker = worker
         self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._channel = channel
         self._clock = clock
+        self._keep = keep
         self._lock = threading.Lock()
         self._outgoing: deque[Any] = deque()
         self._token = trio.lowlevel.current_trio_token()
@@ -69,7 +77,10 @@ class RankDriver:
 
     def _handle(self, event: Any) -> None:
         self.worker.handle(event, self._clock())
-        for effect in self.worker.take_ready().effects:
+        ready = self.worker.take_ready()
+        if self._keep is not None:
+            self._keep(ready)
+        for effect in ready.effects:
             if isinstance(effect, fx.Reporting):
                 self._outgoing.append(effect.report)
             else:

@@ -22,7 +22,8 @@ from .world import Step, World
 
 __all__ = ["Clockwork", "Pace"]
 
-LANES = {"report": "up", "control": "down", "upload": "bulk_up", "result": "bulk_down"}
+LANES = ("report", "control", "upload", "result")
+"""What arrives over a lane; each of them takes the oldest of one."""
 AT_COORDINATOR = frozenset({"report", "failure", "upload", "reduce", "write"})
 """What waits while the coordinator is away."""
 HEALS = frozenset({"resume", "recover", "heal"})
@@ -34,7 +35,8 @@ JITTER = 0.1
 @attrs.frozen(kw_only=True)
 class Pace:
     """Seconds that things take: a step and a copy at each rank (by its number, modulo their count), one message on a
-    link, one part of a contribution, a division, a callback, a file."""
+    link, one part of a contribution, a division, a callback, a file. `stride`: steps that a rank takes as one action,
+    which is coarser and faster where steps are many."""
 
     step_s: tuple[float, ...]
     copy_s: float = 0.2
@@ -43,6 +45,7 @@ class Pace:
     reduce_s: float = 0.5
     callback_s: float = 10.0
     write_s: float = 2.0
+    stride: int = 1
 
 
 class Clockwork:
@@ -63,7 +66,7 @@ class Clockwork:
         self._heap: list[tuple[float, int, str, int, Callable[[], None] | None]] = []
         self._order = 0
         self._coming: set[tuple[str, int]] = set()
-        self._arrivals: dict[tuple[int, str], deque[float]] = {}
+        self._arrivals: dict[int, dict[str, deque[float]]] = {}
         self._ticks: dict[int, float] = {}
         for process in world.processes:
             self._look(process)
@@ -105,7 +108,7 @@ class Clockwork:
                 if kind in self.world.of_averager():
                     self.do(act(kind))
             elif kind in self.world.possible(self.world.processes[who]):
-                self.do(act(kind, who))
+                self.do(act(kind, who, self._amount(kind, who)))
         return True
 
     def _push(self, at: float, kind: str, who: int, call: Callable[[], None] | None = None) -> None:
@@ -116,23 +119,35 @@ class Clockwork:
 
     def _look(self, process: Process) -> None:
         number = process.number
-        for kind, name in LANES.items():
-            lane = getattr(process, name)
-            known = self._arrivals.get((number, name))
-            if known is None:
-                if not lane:
-                    continue
-                known = self._arrivals[number, name] = deque()
-            while len(known) > len(lane):
-                known.popleft()
-            while len(known) < len(lane):
-                arrives = self.now + self._transit(kind)
-                known.append(max(arrives, known[-1]) if known else arrives)
+        lanes = self._arrivals.get(number)
+        if lanes is None:
+            lanes = self._arrivals[number] = {kind: deque() for kind in LANES}
+        for kind, lane in (("report", process.up), ("control", process.down), ("upload", process.bulk_up),
+                           ("result", process.bulk_down)):  # fmt: skip
+            known = lanes[kind]
+            if len(known) != len(lane):
+                self._arrive(kind, known, len(lane))
         for kind in self.world.possible(process):
             if kind not in HEALS and (kind, number) not in self._coming and self._due(kind, process):
                 self._coming.add((kind, number))
                 self._push(self._when(kind, process), kind, number)
         self._look_at_clock(number)
+
+    def _arrive(self, kind: str, known: deque[float], length: int) -> None:
+        """As many arrivals as the lane has parts: what was taken is the oldest, what came is under way."""
+        while len(known) > length:
+            known.popleft()
+        while len(known) < length:
+            arrives = self.now + self._transit(kind)
+            known.append(max(arrives, known[-1]) if known else arrives)
+
+    def _amount(self, kind: str, who: int) -> int:
+        """With a stride, several steps are one action, and so are the reports that have arrived by now."""
+        if self.pace.stride == 1 or kind not in ("step", "report"):
+            return 0
+        if kind == "step":
+            return self.pace.stride
+        return sum(1 for second in self._arrivals[who]["report"] if second <= self.now)
 
     def _due(self, kind: str, process: Process) -> bool:
         """A process that steps is at a drain point after its step, not before."""
@@ -185,13 +200,15 @@ class Clockwork:
 
     def _when(self, kind: str, process: Process) -> float:
         if kind in LANES:
-            return max(self.now, self._arrivals[process.number, LANES[kind]][0])
+            return max(self.now, self._arrivals[process.number][kind][0])
         if kind == "step":
             steps = self.pace.step_s
-            return self.now + self._spread(steps[process.rank % len(steps)]) * self.linger("step")
+            seconds = steps[process.rank % len(steps)] * self.pace.stride
+            return self.now + self._spread(seconds) * self.linger("step")
         if kind == "order":
             return self.now + self._of_order(process.orders[0])
-        return self.now + (self.pace.latency_s if kind == "failure" else 0.0)
+        # A send may fail at once, or be noticed later: the coordinator hears of it before or after the end of the link.
+        return self.now + (self.pace.latency_s if kind == "failure" and self._dice.chance(0.5) else 0.0)
 
     def _of_order(self, order: Any) -> float:
         if isinstance(order, (fx.TakeSnapshot, fx.SendState)):

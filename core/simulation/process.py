@@ -69,6 +69,7 @@ class Process:
     muted: bool = False
     deafened: bool = False
     poisoned: bool = False
+    forges: bool = False
     broken: bool = False
     tampered: bool = False
     skew: float = 0.0
@@ -96,6 +97,38 @@ class Process:
     def runs(self) -> bool:
         """It is there and works."""
         return self.alive and not self.paused and self.ended is None
+
+    def possible(self, *, over: bool, failing: bool) -> list[str]:
+        """The kinds of what can happen with it, dullest first; `over`: nobody listens at the other end any more,
+        `failing`: a message to it could not be sent, and the coordinator has not heard of that."""
+        found = []
+        if not over:
+            if failing:
+                found.append("failure")
+            if self.up and not self.muted:
+                found.append("report")
+        if self.alive and not self.paused and self.ended is None:
+            if self.down and not self.deafened:
+                found.append("control")
+            if not self.hung:
+                if self.can_drain:
+                    found.append("drain")
+                if self.orders:
+                    found.append("order")
+                elif self.can_step:
+                    found.append("step")
+            if self.bulk_down and not self.deafened:
+                found.append("result")
+        if self.bulk_up and not self.muted and not over:
+            found.append("upload")
+        if self.alive:
+            if self.paused:
+                found.append("resume")
+            if self.hung:
+                found.append("recover")
+        if (self.muted or self.deafened) and (self.alive or self.up):
+            found.append("heal")
+        return found
 
     @property
     def can_drain(self) -> bool:
@@ -192,9 +225,10 @@ class Process:
         self.held = None
         finite = not (self.poisoned and order.shipped)
         value = self.copy if order.state or (finite and not order.header_only) else None
-        self.bulk_up.append(("header", order.cycle, order.attempt, order.shipped, finite, value))
-        if not finite:
-            self.poisoned = False
+        claimed = order.shipped + (1 if self.forges and order.shipped else 0)
+        self.bulk_up.append(("header", order.cycle, order.attempt, claimed, finite, value))
+        if order.shipped:
+            self.poisoned = self.forges = False
 
     def stage(self, result: tuple[Any, ...]) -> ev.ConsensusStaged | None:
         """A result of the averager came. It is staged if it answers the copy shipped last and this rank has the static

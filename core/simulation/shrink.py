@@ -5,13 +5,14 @@
 
 A schedule that lost some of its actions is still one: what cannot happen any more is left out (`play` without strict).
 So the search takes away ever smaller stretches of it, keeps what still fails in the same way, and ends when no single
-action can go. Then it tries the setup: fewer ranks, fewer samples, one part per contribution. What it gives holds only
+action can go. Then it tries the setup: fewer ranks, fewer samples, each knob at its default. What it gives holds only
 actions that happened, up to the one that broke the invariant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 
@@ -69,14 +70,24 @@ class _Search:
 
     def _setups(self) -> None:
         """Try what makes the run itself smaller."""
-        for change in ({"ranks": self.best.setup.ranks - 1}, {"samples": self.best.setup.samples // 2},
-                       {"blocks": 1}, {"callbacks": ()}, {"stateful": False}):  # fmt: skip
-            try:
-                setup = attrs.evolve(self.best.setup, **change)
-            except PacelineError:
-                continue
-            if setup != self.best.setup:
-                self._try(setup, self.best.actions)
+        first = self.best.setup
+        changes: list[dict[str, Any]] = [
+            {"ranks": first.ranks - 1}, {"samples": first.samples // 2}, {"blocks": 1}, {"callbacks": ()},
+            {"stateful": False}, {"wire": False},
+        ]  # fmt: skip
+        for change in changes:
+            self._smaller(change)
+        for name, _ in first.knobs:
+            self._smaller({"knobs": {knob: value for knob, value in self.best.setup.knobs if knob != name}})
+
+    def _smaller(self, change: dict[str, Any]) -> None:
+        """Try the same actions with another setup."""
+        try:
+            setup = attrs.evolve(self.best.setup, **change)
+        except PacelineError:
+            return
+        if setup != self.best.setup and self.left > 0:
+            self._try(setup, self.best.actions)
 
     def _try(self, setup: Setup, actions: Iterable[Timed]) -> bool:
         """Whether these actions lead there; if so they are the best so far, as far as they happened."""
