@@ -38,7 +38,11 @@ import attrs
 
 from .errors import CheckpointError, LocalProtocolError
 
-__all__ = ["decode", "decoder", "encode", "encoder"]
+__all__ = ["DAMAGE", "decode", "decoder", "encode", "encoder"]
+
+DAMAGE = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
+"""What goes wrong while something is built from plain data that is not what was written: a part is missing, is of
+another type, or lies deeper than any value of ours."""
 
 OWNER = "co"
 """The field that leads back to the coordinator."""
@@ -135,7 +139,7 @@ def decoder(opened: Callable[[Any], Any]) -> Decode:
         """What `encode` was given; `owner` becomes the `co` of every part. Raises `CheckpointError`."""
         try:
             return read(plain, owner)
-        except (AttributeError, KeyError, TypeError, ValueError) as failure:
+        except DAMAGE as failure:
             raise CheckpointError(f"this record is damaged: {failure!r}") from failure
 
     return decode

@@ -84,6 +84,10 @@ WISHES: dict[str, str] = {
 KINDS: dict[str, str] = {**MOVES, **FAULTS, **WISHES}
 
 
+MOST_DIGITS = 18
+"""Digits of a number in an action: more are a mistake, not a process."""
+
+
 @attrs.frozen(order=True)
 class Action:
     """One thing that happens: its kind (`KINDS`), to which process, and how much of it. `str` gives its line, `parse`
@@ -115,7 +119,7 @@ class Action:
 
 
 def _whole(text: str, word: str) -> int:
-    if not word.isascii() or not word.isdecimal():
+    if not word.isascii() or not word.isdecimal() or len(word) > MOST_DIGITS:
         raise ConfigError(f"{word!r} in {text!r} is no whole number; write an action as KIND [PROCESS [AMOUNT]]")
     return int(word)
 

@@ -118,7 +118,7 @@ class _Reader:
             raise ScheduleError(f"the setup of this schedule is not allowed: {error}") from error
         return Schedule(
             setup=setup, actions=tuple(self.actions), ends=self.expected.get("ends"),
-            breaks=self.expected.get("breaks"), dullest=self.dullest, comment="\n".join(self.comment),
+            breaks=self.expected.get("breaks"), dullest=self.dullest, comment="\n".join(self.comment).rstrip("\n"),
         )  # fmt: skip
 
     def _first(self) -> None:
@@ -126,8 +126,9 @@ class _Reader:
         word = first.removeprefix(MAGIC).strip()
         if not first.startswith(MAGIC) or not (word.isascii() and word.isdecimal()):
             raise ScheduleError(f"line 1: {first[:60]!r} begins no schedule; that is '{MAGIC} {FORMAT}'")
-        if int(word) != FORMAT:
-            raise ScheduleError(f"line 1: this schedule has format {word}, this version of paceline reads {FORMAT}")
+        if word.lstrip("0") != str(FORMAT):
+            text = f"this schedule has format {word[:20]}, this version of paceline reads {FORMAT}"
+            raise ScheduleError(f"line 1: {text}")
 
     def _line(self, line: str) -> None:
         key, _, rest = line.partition(" ")
@@ -164,8 +165,9 @@ class _Reader:
     def _json(self, text: str) -> Any:
         try:
             return json.loads(text)
-        except ValueError:
-            raise ScheduleError(f"line {self.number}: {text!r} is no value in JSON; text has quotation marks") from None
+        except (ValueError, RecursionError):
+            why = f"{text[:60]!r} is no value in JSON; text has quotation marks"
+            raise ScheduleError(f"line {self.number}: {why}") from None
 
     def _need(self, holds: bool, text: str) -> None:
         if not holds:

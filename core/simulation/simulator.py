@@ -23,6 +23,7 @@ from typing import Any
 
 import attrs
 
+from ..policies import Policies
 from ..wire import PayloadCodec
 from .action import Action
 from .clockwork import Clockwork
@@ -80,15 +81,16 @@ class Outcome:
         return self.seconds * self.case.ranks / 3600.0
 
 
-def simulate(case: Case, *, codec: PayloadCodec | None = None) -> Outcome:
-    """The run of a case, from its beginning to its end. With a codec, some runs have real frames on their links."""
-    return Run(case, codec=codec).outcome()
+def simulate(case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None) -> Outcome:
+    """The run of a case, from its beginning to its end. With a codec, some runs have real frames on their links;
+    `policies` replaces what decides."""
+    return Run(case, codec=codec, policies=policies).outcome()
 
 
 class Run:
     """A run in the making: `world`, and all that moves it. `actions` is what has happened so far."""
 
-    def __init__(self, case: Case, *, codec: PayloadCodec | None = None) -> None:
+    def __init__(self, case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None) -> None:
         self.case = case
         wild = profile(case.faults)
         dice = Dice(case.seed)
@@ -96,7 +98,7 @@ class Run:
         self.setup = draw_setup(case.ranks, case.policy, given, dice.fork(SETUP), wire=codec is not None)
         self.actions: list[Timed] = []
         self.marks = Marks()
-        self.world = World(self.setup, codec=codec)
+        self.world = World(self.setup, codec=codec, policies=policies)
         self.world.reached = self.marks.reach
         pace = draw_pace(case.ranks, wild, dice.fork(PACE))
         self.clockwork = Clockwork(self.world, pace, dice.fork(TIMING), self._heard)

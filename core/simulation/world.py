@@ -36,6 +36,7 @@ from .. import messages as m
 from ..coordinator import Coordinator
 from ..errors import LocalProtocolError
 from ..ledger import Resume
+from ..policies import Policies
 from ..wire import PayloadCodec, Role
 from ..worker import Worker, WorkerSettings
 from .action import COORDINATOR, NOBODY, Action, act
@@ -92,17 +93,18 @@ def _unheard(mark: str) -> None:
 
 class World:
     """See the module. `codec` is the payload codec of the frames and belongs to a setup with `wire`. `resume` is the
-    record of a run before (K-12). `reached` is told of every mark (`marks.py`)."""
+    record of a run before (K-12), `policies` replaces what decides. `reached` is told of every mark (`marks.py`)."""
 
     def __init__(self, setup: Setup, *, codec: PayloadCodec | None = None, resume: Resume | None = None,
-                 now: float = 0.0) -> None:  # fmt: skip
+                 now: float = 0.0, policies: Policies | None = None) -> None:  # fmt: skip
         if setup.wire and codec is None:
             raise LocalProtocolError("a world in wire mode needs a codec; give one, such as MsgpackCodec()")
         self.setup = setup
         self.config = setup.config()
         self.now = now
         self.skew = 0.0
-        self.co = Coordinator(self.config, now=now, engine=setup.engine, resume=resume)
+        self.policies = policies
+        self.co = Coordinator(self.config, now=now, engine=setup.engine, resume=resume, policies=policies)
         self.processes: list[Process] = []
         self.seats: dict[int, Process] = {}
         self.failed: dict[int, deque[tuple[int, int, int]]] = {}
@@ -423,7 +425,7 @@ class World:
         self.now, self.skew, self.alive, self.lasts, self.finish, self._knocks, failed, seats = rest
         self.failed = {number: deque(tokens) for number, tokens in failed}
         if self._co_seen is not coordinator:
-            self.co = Coordinator.restore(self.config, coordinator, engine=self.setup.engine)
+            self.co = Coordinator.restore(self.config, coordinator, engine=self.setup.engine, policies=self.policies)
             self._co_seen = coordinator
         self.averager.load(averager)
         self.ghost.load(ghost)
