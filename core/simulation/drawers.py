@@ -136,7 +136,8 @@ class Drawers:
         self.loaded = self.coordinators.number(co.snapshot())
         if self.loaded == len(self.seen_by):
             self.seen_by.append(SimpleNamespace(peers={
-                rank: SimpleNamespace(phase=p.phase, attached=p.attached, incarnation=p.incarnation, steps=p.steps)
+                rank: SimpleNamespace(alive=p.alive, phase=p.phase, attached=p.attached, incarnation=p.incarnation,
+                                      steps=p.steps)
                 for rank, p in co.peers.items()
             }))  # fmt: skip
         return self.loaded
@@ -166,7 +167,7 @@ class Drawers:
         settings = self._settings_of(process.rank, process.incarnation)
         fresh = Process(process.number, process.rank, process.incarnation, Worker.create(settings, 0.0), 0.0)
         body = self._body(fresh)
-        return self.shells.number(frozen(process, NOT_SHELL)), body, self.mine.number((*known, ()))
+        return self.shells.number(frozen(process, NOT_SHELL)), body, self.mine.number((*known, ("unmerged", ()), ()))
 
     def _of_ghost(self, number: int) -> int:
         ghost = self.world.ghost

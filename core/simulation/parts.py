@@ -130,7 +130,7 @@ class Parts(Drawers):
             self._put_person(process, row)
             for name, head in zip(LANES, heads, strict=True):
                 setattr(process, name, deque(self.items.things[item] for item in head))
-            faults = [action.kind for action in self.world.faults() if action.who == number]
+            faults = [action.kind for action in self.world.faults() if action.who == number and action.kind != "join"]
             found = self._possible[key] = (tuple(self.world.possible(process)), tuple(faults))
         return found
 
@@ -148,8 +148,8 @@ class Parts(Drawers):
         return self.build(row).due() is not None
 
     def vacant(self, row: Row) -> list[int]:
-        """The seats whose process is gone."""
-        return [rank for rank, number in self.run(row)[4] if not self._shell(row, number)["alive"]]
+        """The seats whose rank is gone, as the coordinator knows it."""
+        return [rank for rank, peer in sorted(self.seen_by[row[COORDINATOR]].peers.items()) if not peer.alive]
 
     def has_spoken(self, row: Row, number: int) -> bool:
         """Reports of a process are under way."""
@@ -257,6 +257,9 @@ class Parts(Drawers):
             for number in range(count):
                 self._put_mine(number, self.part(row, number, MINE))
         self._mark_lanes(world.processes, action, CENTRAL, head)
+        for process in world.processes:  # an order in hand: what is in it is not known here (I46)
+            process.orders = deque([MARKER])
+            world.ghost.unmerged.setdefault(process.number, ())
         self.loaded = -1
         try:
             world.do(action)
@@ -319,7 +322,8 @@ class Parts(Drawers):
     # --- what no single part can tell --------------------------------------------------------------------------------
 
     def _check_steps(self, row: Row) -> None:
-        """I45 of every process whose lanes are empty; the numbers it compares are of two parts."""
+        """I45 of every process whose lanes are empty; the numbers it compares are of two parts. I46 is of one, and was
+        asked when that was made."""
         failing = {number for number, _ in self.run(row)[3]}
         for number in range(self.count(row)):
             if self.thing(row, number, UP) or self.thing(row, number, DOWN):
@@ -327,8 +331,9 @@ class Parts(Drawers):
             shell, body = self.part(row, number, SHELL), self.part(row, number, BODY)
             key = (row[COORDINATOR], shell, body, number in failing)
             if key not in self._met:
+                ghost: Any = SimpleNamespace(unmerged={number: ()})
                 process: Any = SimpleNamespace(**self._shell(row, number), number=number, up=(), down=(),
-                                               worker=self.known_to[body])  # fmt: skip
-                steps_meet(self.seen_by[row[COORDINATOR]], process, number in failing)
+                                               orders=(MARKER,), worker=self.known_to[body])  # fmt: skip
+                steps_meet(self.seen_by[row[COORDINATOR]], ghost, process, number in failing)
                 self._met.add(key)
 
