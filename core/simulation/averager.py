@@ -226,6 +226,14 @@ class Averager:
         current.staged(rank)
         return ("result", key.cycle, attempt, outcome, total, refusal, self.consensus if gets and not own else None)
 
+    def owes(self, rank: int, incarnation: int) -> bool:
+        """Whether a rank that is ready may still be sent a result of the round in hand."""
+        current = self.round
+        if current is None or rank in self.sent:
+            return False
+        asked = (current.opened.key.cycle, current.opened.attempt)
+        return self.ready.get((rank, incarnation)) == asked
+
     def write(self) -> list[Any]:
         """The next file of the oldest bundle: the consensus, then its record (K-6, K-7)."""
         self.seen = None
