@@ -23,6 +23,7 @@ from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
 from .command_conform import conform
 from .command_conform_plugins import averager, policy
+from .command_mutants import mutants
 from .command_replay import replay
 from .command_simulate import simulate
 from .knobs import parse_knobs
@@ -110,6 +111,8 @@ RUN_OPTIONS: Callable[[Any], Any] = _together(
                  help="Go on with the run that ended in DIR: its model, and what it had not trained."),
     click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable."),
 )  # fmt: skip
+DEBUG_DUMP_S = 15.0
+"""How long nothing may move before the state is told, where somebody debugs (O-8)."""
 RECORD = click.option("--record", type=click.Path(path_type=Path), metavar="FILE",
                       help="Record all that goes in and out of every machine, for `paceline replay`.")  # fmt: skip
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -128,7 +131,10 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
     }  # fmt: skip
     if resume is not None:
         values["initial_state"] = str(resume)
-    return Config.from_knobs({**values, **parse_knobs(knobs)})
+    values.update(parse_knobs(knobs))
+    if _debugging():
+        values.setdefault("stall_dump_s", DEBUG_DUMP_S)
+    return Config.from_knobs(values)
 
 
 def _as_arguments(options: Mapping[str, Any]) -> list[str]:
@@ -360,11 +366,12 @@ def lint_tables() -> int:
     return 1 if findings else 0
 
 
-conform.add_command(averager)
-conform.add_command(policy)
 cli.add_command(conform)
 cli.add_command(replay)
 cli.add_command(simulate)
+cli.add_command(mutants)
+conform.add_command(averager)
+conform.add_command(policy)
 
 
 def _debug(wanted: bool) -> None:

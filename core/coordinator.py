@@ -27,6 +27,7 @@ from .config import Config
 from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
+from .dump import dump_when_due, state_dump
 from .effects import Alert, CloseLink, Emit, Ready, Send, SendFenced
 from .engine import Engine, Kind
 from .errors import InvariantError, LocalProtocolError
@@ -74,7 +75,7 @@ than that are a bug of ours."""
 REPORT_NAMES: dict[type, str] = {report: report.__name__ for report in m.REPORTS}
 CYCLE_REPORTS = frozenset({"SyncAck", "SnapshotReady", "RoundFailed"})
 """Reports whose second half is decided by the cycle."""
-QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "ResourceSample", "SnapshotReady", "SyncAck"})
+QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "Metrics", "ResourceSample", "SnapshotReady", "SyncAck"})
 """Reports that open no gate unless their row says so (`urgent`, C-4)."""
 ROUND_EVENTS = (RoundReduced, RoundAborted, RoundProgress)
 FILE_EVENTS = (ConsensusSaved, MetaWritten)
@@ -88,10 +89,11 @@ class Coordinator:
 
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
-        "deaths", "desk", "fenced", "generation", "guard", "handling", "joins", "late_after", "liveness", "lost",
-        "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers",
-        "policies", "records", "refused", "resume", "returned", "roles", "run", "run_engine", "save_issued", "schema",
-        "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations", "voters",
+        "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "joins", "late_after",
+        "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above",
+        "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles", "run", "run_engine",
+        "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations",
+        "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
@@ -132,6 +134,7 @@ class Coordinator:
         self.deaths = 0
         self.lost_sends = 0
         self.fenced: dict[tuple[int, str], int] = {}
+        self.fenced_told: dict[tuple[int, str], int] = {}
         self.refused: dict[tuple[int, str], int] = {}
         self.violations = 0
         self.lost: list[tuple[int, int, str]] = []
@@ -139,6 +142,7 @@ class Coordinator:
         self.deadline = now
         self.late_after = math.inf
         self.next_beacon = now + config.beacon_s
+        self.dump_due = now + config.scaled(config.stall_dump_s)
         self.liveness: list[tuple[float, int, int]] = []
         self.handling = False
         self.resume = resume
@@ -350,9 +354,16 @@ class Coordinator:
                 self.desk.redistribute()
             self.actions.expire()
             gates.judge(self)
+            counted = self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window
+            dump_when_due(self)
             self.desk.serve_completions()
+            self.desk.close_epochs()
             self.run_engine.fire(self.run, "Judge", None)
-            gates.count_gate(self)
+            if self.desk.advice_due:
+                self.desk.advise()
+            # What is handed out or closed after the gates were judged may change them; nothing else does.
+            if counted != (self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window):
+                gates.count_gate(self)
             if not (self.lost or self.condemned or self.urgent or self.returned or self._gate_opened()):
                 break
         else:
@@ -376,7 +387,8 @@ class Coordinator:
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
-        due = [self.next_beacon, ladder.next_due(self), *self.run.deadlines(), *self.actions.deadlines()]
+        dump = math.nextafter(self.dump_due, math.inf)
+        due = [self.next_beacon, ladder.next_due(self), dump, *self.run.deadlines(), *self.actions.deadlines()]
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))
@@ -393,17 +405,20 @@ class Coordinator:
 
     def send(self, peer: Peer, kind: type[m.Control], **fields: Any) -> None:
         """One message to one incarnation, stamped and numbered; a plan in it is reserved under its number (N-10)."""
-        if not peer.alive or not peer.attached:
+        if not peer.attached:  # nor is who has left or died
             return
-        peer.control_seq += 1
+        rank, incarnation = peer.rank, peer.incarnation
+        peer.control_seq = number = peer.control_seq + 1
         plan = fields.get("plan") or fields.get("next_plan")
         if plan is not None:
-            peer.tokens[peer.control_seq] = plan.plan_id
+            peer.tokens[number] = plan.plan_id
+            if plan.epoch > peer.entered_epoch:
+                self.actions.entered(peer)
         message = kind(
-            run_id=self.config.run_id, generation=self.generation, rank=peer.rank, incarnation=peer.incarnation,
-            control_seq=peer.control_seq, report_seq=peer.report_seq, **fields,
+            run_id=self.config.run_id, generation=self.generation, rank=rank, incarnation=incarnation,
+            control_seq=number, report_seq=peer.report_seq, **fields,
         )  # fmt: skip
-        self.emit(Send(peer.rank, peer.incarnation, message, (peer.rank, peer.incarnation, peer.control_seq)))
+        self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""
@@ -450,16 +465,8 @@ class Coordinator:
         return self.peers[rank].shipped or 0
 
     def dump(self) -> dict[str, Any]:
-        """The state of everything at a stall (O-8), with the real answers of the gates."""
-        return {
-            "run": self.run.phase.name, "cycle": self.cycle.number, "attempt": self.cycle.attempt,
-            "phase": self.cycle.phase.name, "owing": self.cycle.owing, "version": self.cycle.version,
-            "global_step": self.cycle.global_step, "sync_rounds": self.cycle.sync_rounds, "short": self.short,
-            "movers": self.movers, "lost_sends": self.lost_sends, "alive": self.alive_count, "world": len(self.seats),
-            "last_closed_epoch": self.book.last_closed_epoch,
-            "ranks": [{**p.waits(), "quiesced": self.desk.quiesced(p.rank)} for p in self.peers.values()],
-            **self.desk.facts(), "reasons": [str(reason) for reason in self.explain()],
-        }  # fmt: skip
+        """The state of everything (O-8); see `dump.py`."""
+        return state_dump(self)
 
 
 def _guard(config: Config) -> Guard:

@@ -12,8 +12,8 @@ something, asks again, or takes a rank out of the gates; it ends nobody (I31).
 - `ack`: from RoundReduced to SyncAck.
 - `step`: between two steps, from the moment on in which another voter waits for this rank.
 
-The clocks of a rank stand still while it evaluates or is in the checkpoint callback, for the role limit at most: that
-is time spent for all (M-11).
+The clocks of a rank stand still while it evaluates or is in the checkpoint or epoch callback, for the role limit at
+most: that is time spent for all (M-11).
 
 An excluded rank lives on as Lagging: without a vote, without work, its unmerged steps given back. Once its training
 thread shows itself, it observes the next cycle like a joiner, and is a voter again (M-14, M-25).
@@ -185,7 +185,8 @@ def next_due(co: Coordinator) -> float:
 def refresh(co: Coordinator) -> None:
     """M-9: the coordinator itself was away; every clock starts anew."""
     for rank in co.alive:
-        co.peers[rank].climb.evidence_at = co.now
+        climb = co.peers[rank].climb
+        climb.entered_at = climb.evidence_at = co.now  # or what it learns would count the absence as the rank's habit
 
 
 def _facts(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> dict[str, Any]:

@@ -28,6 +28,8 @@ from ..errors import LocalProtocolError
 
 __all__ = ["GOLDEN", "MAX_PICKS", "EpochBounds", "Permutation", "decode", "epoch_bounds", "mix", "partition"]
 
+_EPOCHS = 64
+"""Bounds kept at a time: a run asks for those of the epoch it is in again and again."""
 MAX_PICKS = 2**64
 """The network works on 64-bit numbers, so a pass cannot have more picks than there are of them."""
 
@@ -83,6 +85,7 @@ class Permutation:
         return turned
 
 
+@functools.lru_cache(maxsize=_EPOCHS)
 def epoch_bounds(picks: int, splits: int, epoch: int) -> EpochBounds:
     """Which part of which pass an epoch is, when every pass of `picks` picks is cut into `splits` epochs (D-2).
 

@@ -5,12 +5,16 @@ over the production `Round`, and training processes whose parameters are numbers
 the protocol: it lists what could happen next, and makes it happen. Around it:
 
 - `setup.py`, `action.py`: what a run is made of, and what can happen in it, as plain values;
-- `schedule.py`: a run as a text file, a list of actions with their times; `replay` plays it;
-- `transcript.py`, `sequence.py`: a run in words, one line for each event, and as a sequence diagram;
+- `process.py`, `averager.py`, `frames.py`: one life of a rank, the averager, the wire between them;
+- `moves.py`, `strikes.py`: what each action does, without and with a fault;
 - `ghost.py`, `invariants.py`: a record kept apart from the machines, and the invariants of protocol section 16;
-- `simulator.py`, `faults.py`, `marks.py`: runs drawn from a seed, under faults, and what they must have come upon;
+- `schedule.py`: a run as a text file, a list of actions with their times; `paceline replay` plays it;
+- `transcript.py`, `sequence.py`: a run in words, one line for each event, and as a sequence diagram;
+- `simulator.py`: a run drawn from a seed: `draws.py` its setup, `clockwork.py` its time, `storms.py` and `faults.py`
+  what strikes it, `marks.py` what it came upon; `campaign.py` adds up many of them;
 - `shrink.py`: the shortest schedule that still breaks the same invariant;
-- `strategies.py`: the same for property tests (needs hypothesis, so nothing here imports it).
+- `walk.py`, `strategies.py`: runs from plain numbers, for fuzzers and property tests (the latter needs hypothesis, so
+  nothing here imports it).
 """
 
 from .action import COORDINATOR, Action

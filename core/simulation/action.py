@@ -9,8 +9,8 @@
 A *process* is one life of a rank: numbers count the Hellos of a run, so process 0 to n-1 are the ranks it began with,
 and a rank that comes back is a new process. An action that names none concerns the averager, or everybody.
 
-The table below is the whole vocabulary. Deliveries and work are what a run is made of, and an amount behind them says
-how often; everything else is a fault or a wish, which never happens by itself.
+The table below is the whole vocabulary. Deliveries and work are what a run is made of (of steps and reports an
+amount says how many); everything else is a fault or a wish, which never happens by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOVES: dict[str, str] = {
     "order": "the training process carries out its oldest order",
     "result": "the process gets the oldest part of a result of the averager",
     "reduce": "the averager divides",
-    "write": "the averager writes its oldest bundle",
+    "write": "the averager writes the next file of its oldest bundle",
     "step": "the training process takes one step",
     "tick": "time has passed: up to the next deadline, unless the schedule says when; without a subject for all",
     "resume": "the process that was stopped goes on",
@@ -59,6 +59,7 @@ FAULTS: dict[str, str] = {
     "mute": "the link carries nothing from the process to the coordinator until it is healed",
     "deafen": "the link carries nothing from the coordinator to the process until it is healed",
     "poison": "what the process ships next holds values that are not finite",
+    "forge": "what the process ships next claims one step too many",
     "break": "callbacks of the process raise from here on, or no longer",
     "abort": "the data round is aborted",
     "full": "the disk is full, or has space again",
@@ -68,7 +69,7 @@ FAULTS: dict[str, str] = {
     "corrupt": "one bit of the oldest frame from the process is turned, in the byte of that number (wire)",
     "taint": "one bit of the oldest frame to the process is turned, in the byte of that number (wire)",
     "sever": "the process is killed with so many bytes of its oldest frame written (wire)",
-    "die": "the coordinator is killed",
+    "die": "the coordinator is killed; with a number, before that effect of the batches to come",
 }
 """What only a fault brings about."""
 WISHES: dict[str, str] = {

@@ -58,7 +58,7 @@ class Averager:
         """One effect about rounds and files; gives the events that it leads to at once."""
         self.seen = None
         if isinstance(effect, fx.SaveConsensus):
-            self.bundles.append((effect.decision_id, effect.version, self.record))
+            self.bundles.append((effect.decision_id, effect.version, self.record, False))
             self.record = False
         elif isinstance(effect, fx.WriteMeta):
             self.record = True
@@ -225,14 +225,15 @@ class Averager:
         return ("result", key.cycle, attempt, outcome, total, refusal, self.consensus if gets and not own else None)
 
     def write(self) -> list[Any]:
-        """The oldest bundle: the consensus, then its record (K-6, K-7)."""
+        """The next file of the oldest bundle: the consensus, then its record (K-6, K-7)."""
         self.seen = None
-        decision, version, with_record = self.bundles.popleft()
+        decision, version, with_record, half = self.bundles.popleft()
         error = "no space left on device" if self.full else None
-        events: list[Any] = [ev.ConsensusSaved(decision, version, error)]
+        if half:
+            return [ev.MetaWritten(decision, version, error)]
         if with_record and error is None:
-            events.append(ev.MetaWritten(decision, version))
-        return events
+            self.bundles.appendleft((decision, version, True, True))
+        return [ev.ConsensusSaved(decision, version, error)]
 
     # --- as a value -----------------------------------------------------------------------------------------------
 

@@ -207,7 +207,8 @@ class Clockwork:
             return self.now + self._spread(seconds) * self.linger("step")
         if kind == "order":
             return self.now + self._of_order(process.orders[0])
-        return self.now + (self.pace.latency_s if kind == "failure" else 0.0)
+        # A send may fail at once, or be noticed later: the coordinator hears of it before or after the end of the link.
+        return self.now + (self.pace.latency_s if kind == "failure" and self._dice.chance(0.5) else 0.0)
 
     def _of_order(self, order: Any) -> float:
         if isinstance(order, (fx.TakeSnapshot, fx.SendState)):

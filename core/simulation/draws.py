@@ -15,7 +15,7 @@ __all__ = ["STEP_S", "draw_pace", "draw_setup"]
 STEP_S = 5.0
 """Virtual seconds of a step of the fastest rank."""
 CLOCKS: dict[str, Any] = {
-    "heartbeat_s": 20.0, "beacon_s": 20.0, "heartbeat_timeout_s": 100.0, "reduce_ceiling_s": 1200.0,
+    "heartbeat_s": 20.0, "beacon_s": 20.0, "heartbeat_timeout_s": 60.0, "reduce_ceiling_s": 1200.0,
     "window_ceiling_s": 2400.0, "suspect_initial_s": 90.0, "suspect_floor_s": 20.0, "first_step_s": 400.0,
     "role_limit_s": 300.0, "rejoin_window_s": 200.0, "formation_s": 300.0, "save_limit_s": 60.0, "exit_grace_s": 60.0,
     "leave_grace_s": 60.0,
@@ -60,7 +60,7 @@ def draw_setup(ranks: int, policy: str | None, given: dict[str, Any], dice: Dice
     knobs.update(given)
     return Setup(
         ranks=ranks, samples=samples, knobs=knobs, callbacks=callbacks, stateful=dice.chance(0.5),
-        blocks=dice.pick((1, 2)), wire=wire and dice.chance(0.25), thorough=False,
+        blocks=dice.pick((1, 2)), wire=wire and dice.chance(0.4), thorough=False,
     )  # fmt: skip
 
 

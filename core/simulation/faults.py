@@ -30,6 +30,7 @@ SITES: dict[str, str] = {
     "dies before it acknowledges": "a process is killed when its result arrives",
     "dies with its update under way": "a process is killed when an Update is on the way to it",
     "dies as it joins": "a process is killed when it is asked to observe",
+    "dies when its chunk is done": "a process is killed in its last step of a plan, with the report of it under way",
     "is cut off with a plan under way": "a link is cut when a plan is on the way",
     "two die at once": "the next process is killed in the very moment in which one was",
     "the disk is full for a bundle": "there is no space when a bundle is to be written",
@@ -51,8 +52,8 @@ class Profile:
 
 
 LINKS = {"cut": 3.0, "mute": 2.0, "deafen": 2.0, "partition": 2.0}
-LIVES = {"crash": 4.0, "pause": 3.0, "hang": 3.0, "join": 3.0, "leave": 1.0, "return": 6.0}
-TASKS = {"poison": 3.0, "plague": 1.0, "break": 1.0, "abort": 3.0, "full": 2.0}
+LIVES = {"zombie": 2.0, "crash": 4.0, "pause": 3.0, "hang": 3.0, "join": 3.0, "leave": 1.0, "return": 6.0}
+TASKS = {"poison": 3.0, "forge": 1.0, "plague": 1.0, "break": 1.0, "abort": 3.0, "full": 2.0}
 PEERS = {"drop": 2.0, "lose": 2.0, "duplicate": 2.0, "repeat": 3.0, "overtake": 2.0, "swap": 2.0}
 CLOCKS = {"away": 1.5, "jump": 1.0}
 WIRE = {"split": 4.0, "crack": 4.0, "corrupt": 1.0, "taint": 1.0, "sever": 2.0}

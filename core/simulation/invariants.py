@@ -6,13 +6,17 @@ what went out was right, these that what is kept agrees with itself.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..coordinator import Coordinator
+from ..events import Received
+from ..messages import Update
 from ..phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
 from .ghost import Ghost
 from .process import Process
 from .violation import Violation, require
 
-__all__ = ["books", "ending", "steps_meet"]
+__all__ = ["books", "ending", "explained", "parked", "steps_meet"]
 
 THERE = (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
 QUIET = (WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
@@ -37,6 +41,8 @@ def books(co: Coordinator) -> None:
     _i61_the_balance_is_within_its_bounds(co)
     if co.run.phase != RunPhase.STOPPED:
         require(co.poll_timeout() is not None, "I40", "no deadline is set")
+        _i27_the_gate_does_not_wait_for_nobody(co)
+        _i29_idle_ranks_have_work(co)
 
 
 def _i19_who_is_there(co: Coordinator) -> None:
@@ -72,6 +78,49 @@ def _i41_every_batch_in_one_place(co: Coordinator) -> None:
             raise Violation("I41", f"epoch {epoch} has {pool.total} batches, {total} are accounted for")
 
 
+def _i27_the_gate_does_not_wait_for_nobody(co: Coordinator) -> None:
+    cycle = co.cycle
+    if cycle.pending:
+        owing = [rank for rank in cycle.participants if cycle.owes(rank)]
+        if cycle.owing != len(owing) or not owing:
+            raise Violation("I27", f"cycle {cycle.number} is pending, owing is {cycle.owing}, by its ranks {owing}")
+
+
+def _i29_idle_ranks_have_work(co: Coordinator) -> None:
+    if not co.config.is_progressive or co.run.phase != RunPhase.TRAINING:
+        return
+    for rank in co.voters:
+        if co.book.holdings(rank).plans or not co.desk.may_serve(co.peers[rank]):
+            continue
+        for epoch in co.desk.enterable():
+            pool = co.book.pools.get(epoch)
+            if pool is not None and pool.free and co.desk.size(rank, pool):
+                raise Violation("I29", f"rank {rank} is idle while epoch {epoch} has {pool.free} free batches")
+
+
+def explained(co: Coordinator) -> None:
+    """I39: what waits is explained, and each reason names a rank, a deadline or whom it waits for."""
+    reasons = co.explain()
+    waits = co.cycle.pending or co.run.phase not in (RunPhase.TRAINING, RunPhase.STOPPED)
+    require(bool(reasons) or not waits, "I39", f"nothing is explained in {co.run.phase.name}")
+    for reason in reasons:
+        if reason.rank is None and reason.until is None and not reason.waiting_for:
+            raise Violation("I39", f"{reason} names neither a rank nor a deadline")
+
+
+def parked(process: Process, before: WorkerPhase, throttle: int, event: Any) -> None:
+    """I15: a parked worker goes on only by the end of that cycle, or by a stop of any kind. I23: one that leaves never
+    parks."""
+    after = process.worker.phase
+    if before == WorkerPhase.DRAINING and after == WorkerPhase.THROTTLED:
+        raise Violation("I23", f"process {process.number} is leaving and parks")
+    if before != WorkerPhase.THROTTLED or after not in (WorkerPhase.WAITING, WorkerPhase.TRAINING):
+        return
+    message = event.message if isinstance(event, Received) else None
+    if not isinstance(message, Update) or message.cycle < throttle:
+        raise Violation("I15", f"process {process.number} was parked for cycle {throttle} and goes on by {event}")
+
+
 def _i61_the_balance_is_within_its_bounds(co: Coordinator) -> None:
     balancer = co.balancer
     if balancer.counts:
@@ -79,9 +128,13 @@ def _i61_the_balance_is_within_its_bounds(co: Coordinator) -> None:
         require(1 <= balancer.anchor <= co.config.max_anchor, "I61", f"anchor {balancer.anchor}")
 
 
-def steps_meet(co: Coordinator, process: Process, failing: bool) -> None:
-    """I45: with empty lanes the worker's steps are the coordinator's."""
+def steps_meet(co: Coordinator, ghost: Ghost, process: Process, failing: bool) -> None:
+    """I46: the steps of a worker are those that no consensus holds. I45: with empty lanes its books say the same."""
     worker = process.worker
+    unmerged = len(ghost.unmerged[process.number])
+    if process.alive and not process.orders and worker.steps_since_avg != unmerged:
+        text = f"process {process.number} counts {worker.steps_since_avg} steps, {unmerged} are unmerged"
+        raise Violation("I46", text)
     if failing or process.tampered or process.up or process.down or worker.inbox:
         return
     if not process.alive or worker.phase not in QUIET:

@@ -41,6 +41,7 @@ MARKS: dict[str, str] = {
     "late result after a new attempt": "W-11",
     "an attempt was repeated": "R-18",
     "a contribution was refused as not finite": "R-4",
+    "a contribution was refused for its steps": "R-4",
     "picks were given back": "D-19",
     "a rank was suspected": "M-12",
     "a rank was nudged": "M-13",
@@ -72,6 +73,11 @@ BY_EMIT = {
 }  # fmt: skip
 BY_ALERT = {"checkpoint_failed": "a checkpoint callback failed", "refused": "a rank broke the protocol"}
 
+BY_REFUSAL = {
+    m.Refusal.NONFINITE: "a contribution was refused as not finite",
+    m.Refusal.STEPS: "a contribution was refused for its steps",
+}
+
 
 class Marks:
     """What the runs so far came upon, and how often."""
@@ -99,9 +105,10 @@ class Marks:
     def _event(self, event: Any) -> None:
         kind = event.__class__
         if kind is ev.RoundReduced:
-            if any(why == m.Refusal.NONFINITE for _, why in event.refused):
-                self.reach("a contribution was refused as not finite")
-        elif kind is ev.ConsensusSaved:
+            for _, why in event.refused:
+                if why in BY_REFUSAL:
+                    self.reach(BY_REFUSAL[why])
+        elif kind is ev.ConsensusSaved or kind is ev.MetaWritten:
             self.reach("a bundle was written" if event.error is None else "a bundle could not be written")
 
     def _effect(self, world: World, effect: Any) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .process import Process
     from .world import World
 
-__all__ = ["OF_AVERAGER", "OF_PROCESS", "control_arrives", "report_arrives", "tick", "tick_all"]
+__all__ = ["AGAIN", "OF_AVERAGER", "OF_PROCESS", "control_arrives", "report_arrives", "tick", "tick_all"]
 
 
 # --- the control lane ----------------------------------------------------------------------------------------------
@@ -39,9 +39,10 @@ def _report(world: World, process: Process) -> None:
 def report_arrives(world: World, process: Process, report: Any) -> None:
     """A report, a frame, or the end of the lane (None, or the cause of it) reaches the coordinator."""
     if process.frames is not None and (report is None or isinstance(report, bytes)):
-        for heard in process.frames.hear(Role.COORDINATOR, report):
-            report_arrives(world, process, heard)
-        if report is not None:
+        heard = list(process.frames.hear(Role.COORDINATOR, report))
+        for message in heard:
+            report_arrives(world, process, message)
+        if report is not None or heard:
             return
     if report is None or isinstance(report, str):
         process.up.clear()
@@ -198,4 +199,8 @@ OF_PROCESS: dict[str, Callable[[World, Process], None]] = {
     "failure": _failure, "report": _report, "control": _control, "drain": _drain, "order": _order, "step": _step,
     "upload": _upload, "result": _result, "resume": _resume, "recover": _recover, "heal": _heal,
 }  # fmt: skip
+AGAIN: dict[str, Callable[[Process], bool]] = {
+    "step": lambda process: process.can_step and process.runs, "report": lambda process: bool(process.up),
+}  # fmt: skip
+"""What can be more than one in an action, and whether there is another one."""
 OF_AVERAGER: dict[str, Callable[[World], None]] = {"reduce": _reduce, "write": _write}

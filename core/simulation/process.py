@@ -69,6 +69,7 @@ class Process:
     muted: bool = False
     deafened: bool = False
     poisoned: bool = False
+    forges: bool = False
     broken: bool = False
     tampered: bool = False
     skew: float = 0.0
@@ -224,9 +225,10 @@ class Process:
         self.held = None
         finite = not (self.poisoned and order.shipped)
         value = self.copy if order.state or (finite and not order.header_only) else None
-        self.bulk_up.append(("header", order.cycle, order.attempt, order.shipped, finite, value))
-        if not finite:
-            self.poisoned = False
+        claimed = order.shipped + (1 if self.forges and order.shipped else 0)
+        self.bulk_up.append(("header", order.cycle, order.attempt, claimed, finite, value))
+        if order.shipped:
+            self.poisoned = self.forges = False
 
     def stage(self, result: tuple[Any, ...]) -> ev.ConsensusStaged | None:
         """A result of the averager came. It is staged if it answers the copy shipped last and this rank has the static

@@ -12,7 +12,7 @@ from ..config import Config
 from ..errors import ConfigError
 from ..schema import EntryClass, Schema, SchemaEntry, dataset_signature
 
-__all__ = ["MODEL", "STATEFUL", "Setup", "greeting"]
+__all__ = ["MODEL", "STATEFUL", "Setup", "greeting", "sorted_knobs"]
 
 MODEL = Schema(entries=(SchemaEntry(name="w", cls=EntryClass.PARAM, shape=(1,), dtype="float64"),))
 STATEFUL = Schema(entries=(*MODEL.entries, SchemaEntry(name="n", cls=EntryClass.LOCAL, shape=(), dtype="int64")))
@@ -21,7 +21,8 @@ DEFAULTS: dict[str, Any] = {"batch_size": 1, "num_epochs": 1, "min_ranks": 1, "a
 """Knobs of a run whose setup says nothing else: small, so that all of it can be explored."""
 
 
-def _knobs(given: Mapping[str, Any] | tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+def sorted_knobs(given: Mapping[str, Any] | tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    """Knobs by name as one hashable value, from any mapping or from such a value."""
     return tuple(sorted(dict(given).items()))
 
 
@@ -42,7 +43,7 @@ class Setup:
 
     ranks: int = 2
     samples: int = 8
-    knobs: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_knobs)
+    knobs: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=sorted_knobs)
     callbacks: tuple[str, ...] = attrs.field(default=(), converter=_names)
     stateful: bool = False
     blocks: int = 1

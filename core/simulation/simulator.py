@@ -19,7 +19,6 @@ does. A link that is blocked in one direction (`mute`, `deafen`) holds back what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -33,7 +32,7 @@ from .draws import STEP_S, draw_pace, draw_setup
 from .faults import draw_plan, profile
 from .marks import Marks
 from .schedule import Schedule, Timed
-from .setup import Setup
+from .setup import Setup, sorted_knobs
 from .storms import Storm
 from .violation import Violation
 from .world import Step, World
@@ -48,10 +47,6 @@ SETUP, PACE, TIMING, FAULTS, STORM = range(5)
 """The streams of choices of a run, so that a change in one leaves the others."""
 
 
-def _knobs(given: Mapping[str, Any] | tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(dict(given).items()))
-
-
 @attrs.frozen(kw_only=True)
 class Case:
     """One run: its seed, the ranks it begins with, the profile of its faults (`PROFILES`), a policy or None for any,
@@ -61,14 +56,14 @@ class Case:
     ranks: int = 8
     faults: str = "storm"
     policy: str | None = None
-    knobs: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_knobs)
+    knobs: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=sorted_knobs)
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What became of a run: how the coordinator ended (`died` if it was killed), how many steps of the world it took
-    and how many realized cycles it had, its virtual seconds, the marks it reached, how many faults struck. If an
-    invariant broke: which, and the schedule that leads there."""
+    """What became of a run: how the coordinator ended (`died` if it was killed, `broken` if an invariant was), how many
+    steps of the world it took and how many realized cycles it had, its virtual seconds, the marks it reached, how many
+    faults struck. If an invariant broke: which, and the schedule that leads there."""
 
     case: Case
     status: str
@@ -135,8 +130,9 @@ class Run:
             if self.clockwork.doing is not None:
                 self.actions.append((self.clockwork.now, self.clockwork.doing))
         finish = self.world.finish
+        status = "broken" if violation is not None else "died" if finish is None else finish.status
         return Outcome(
-            case=self.case, status="died" if finish is None else finish.status, steps=self.clockwork.steps,
+            case=self.case, status=status, steps=self.clockwork.steps,
             cycles=self.world.co.cycle.sync_rounds, seconds=self.clockwork.now, struck=self.storm.struck,
             marks=dict(Counter(self.marks.reached)), violation=violation,
             schedule=None if violation is None else self.schedule(violation),

@@ -25,6 +25,8 @@ AT_SEND: dict[type, tuple[str, str]] = {
     m.Update: ("dies with its update under way", "crash"),
     m.StartEpoch: ("is cut off with a plan under way", "cut"),
 }
+ZOMBIE = (1.2, 1.4)
+"""Stalenesses after which another process takes the seat of one that is silent, and after which that one is heard."""
 EARLY = 0.25
 LATER = 12.0
 """One storm in four begins with the run, the others after so many steps: a rank that dies while the cohort forms ends
@@ -126,6 +128,14 @@ class Storm:
                 for direction in how:
                     self._lasting(direction, process, seconds)
 
+    def _zombie(self, kind: str) -> None:
+        """A rank falls silent until it is given up, another process takes its seat, and then the first is heard."""
+        alive = self._alive()
+        if alive:
+            process = self._dice.pick(alive)
+            self._lasting("mute", process, ZOMBIE[1] * self._staleness_s)
+            self._later(ZOMBIE[0] * self._staleness_s, lambda: self._knock(process.rank))
+
     def _plague(self, kind: str) -> None:
         """Nobody ships anything finite."""
         for process in self._alive():
@@ -172,7 +182,7 @@ class Storm:
         self._do("jump", who, 1 + self._dice.below(int(2 * self._staleness_s)))
 
     def _die(self, kind: str) -> None:
-        self._do("die", COORDINATOR)
+        self._do("die", COORDINATOR, self._dice.below(6))
 
     def _wish(self, kind: str) -> None:
         alive = self._alive()
@@ -203,6 +213,8 @@ class Storm:
             self._after(step.action.who, AT_REPORT.get(type(getattr(step.turns[0].event, "message", None))))
         elif kind == "upload" and self.world.processes[step.action.who].bulk_up:
             self._after(step.action.who, ("dies while it uploads", "crash"))
+        elif kind == "step" and not self.world.processes[step.action.who].plans:
+            self._after(step.action.who, ("dies when its chunk is done", "cleanly"))
         elif kind == "result":
             self._after(step.action.who, ("dies before it acknowledges", "crash"))
         elif kind == "reduce" and self.site("the coordinator is away"):
@@ -233,6 +245,8 @@ class Storm:
             process = self.world.processes[number]
             if process.alive and what[1] == "crash":
                 self._later(0.0, lambda: self.kill(process) if process.alive else None)
+            elif process.alive and what[1] == "cleanly":
+                self._later(0.0, lambda: self._do("crash", number))
             elif process.alive:
                 self._later(0.0, lambda: self._do(what[1], number))
 
@@ -243,7 +257,8 @@ def _one(kind: str) -> float:
 
 
 STRIKES: dict[str, Callable[[Storm, str], None]] = {
-    "partition": Storm._partition, "crash": Storm._crash, "plague": Storm._plague, "return": Storm._return,
+    "partition": Storm._partition, "crash": Storm._crash, "zombie": Storm._zombie, "plague": Storm._plague,
+    "return": Storm._return,
     "full": Storm._full, "away": Storm._away, "jump": Storm._jump, "die": Storm._die, "join": Storm._anybody,
     "abort": Storm._anybody,
     "stop": Storm._wish, "checkpoint": Storm._wish, "evaluate": Storm._wish,

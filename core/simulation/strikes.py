@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .process import Process
     from .world import World
 
-__all__ = ["FAULTS", "possible_faults"]
+__all__ = ["FAULTS", "die", "possible_faults"]
 
 Strike = Callable[["World", Action], None]
 CUT = "the connection was reset"
@@ -35,7 +35,7 @@ def possible_faults(world: World) -> Iterator[Action]:
         yield act("abort")
     yield act("full")
     yield act("jump", COORDINATOR, 1)
-    yield from (act("join", rank) for rank, process in sorted(world.seats.items()) if not process.alive)
+    yield from (act("join", rank) for rank, peer in sorted(world.co.peers.items()) if not peer.alive)
     yield act("join")
     yield from (act(kind) for kind in ("checkpoint", "evaluate", "stop"))
     yield act("die", COORDINATOR)
@@ -63,6 +63,8 @@ def _of_process(world: World, process: Process) -> Iterator[str]:
         yield "deafen"
     if not process.poisoned:
         yield "poison"
+    if not process.forges:
+        yield "forge"
     if world.setup.callbacks:
         yield "break"
     yield "leave"
@@ -171,6 +173,12 @@ def _poison(world: World, action: Action) -> None:
         process.poisoned = True
 
 
+def _forge(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        process.forges = True
+
+
 def _break(world: World, action: Action) -> None:
     process = _process(world, action)
     if process is not None:
@@ -179,9 +187,8 @@ def _break(world: World, action: Action) -> None:
 
 def _join(world: World, action: Action) -> None:
     seat = None if action.who == NOBODY else action.who
-    if world.over or (seat is not None and seat in world.seats and world.seats[seat].alive):
-        return
-    world.knock(seat)
+    if not world.over:
+        world.knock(seat)
 
 
 def _leave(world: World, action: Action) -> None:
@@ -257,6 +264,13 @@ def _jump(world: World, action: Action) -> None:
 
 
 def _die(world: World, action: Action) -> None:
+    if action.amount:
+        world.lasts = action.amount - 1
+    else:
+        die(world)
+
+
+def die(world: World) -> None:
     """The coordinator is gone: every rank finds its link lost. The run ends here (see the module of `World`)."""
     world.alive = False
     for process in world.processes:
@@ -284,7 +298,8 @@ FAULTS: dict[str, Strike] = {
     "duplicate": _tampers("up", _report_twice), "repeat": _tampers("down", _control_twice),
     "overtake": _tampers("up", _swap_first, 2), "swap": _tampers("down", _swap_first, 2),
     "mute": _mute, "deafen": _deafen, "crash": _crash, "pause": _pause, "hang": _hang,
-    "poison": _poison, "break": _break, "join": _join, "leave": _leave, "split": _split, "crack": _crack,
+    "poison": _poison, "forge": _forge, "break": _break, "join": _join, "leave": _leave,
+    "split": _split, "crack": _crack,
     "corrupt": _corrupt, "taint": _taint, "sever": _sever, "abort": _abort, "full": _full, "jump": _jump, "die": _die,
     "checkpoint": _wish(m.IntentKind.CHECKPOINT_NOW, ev.Operator.CHECKPOINT),
     "evaluate": _wish(m.IntentKind.EVAL_NOW, ev.Operator.EVAL),

@@ -14,7 +14,8 @@ caller without clocks explores orders, and one with clocks says when.
 
 The lanes are those of a link: in order, and what is lost is lost from the end of the link on. A process that is killed
 leaves behind what it had written. What the coordinator sends into a link that is down fails, and it hears of that later
-(N-10). A coordinator that is killed ends the run here: a rank has no way back to another one (reattachment, M-42).
+(N-10). A coordinator that is killed, if it must be in the middle of a batch of effects (`lasts`), ends the run here: a
+rank has no way back to another one (reattachment, M-42).
 
 `snapshot` is a tuple of parts, each the same object as before while nothing in it has changed, so that a caller can
 intern them; `load` puts back only the parts that differ from what is there. In wire mode there is no snapshot: bytes
@@ -42,11 +43,11 @@ from .action import COORDINATOR, NOBODY, Action, act
 from .averager import Averager
 from .frames import Frames
 from .ghost import Ghost
-from .invariants import books, ending, steps_meet
-from .moves import OF_AVERAGER, OF_PROCESS, tick, tick_all
+from .invariants import books, ending, explained, parked, steps_meet
+from .moves import AGAIN, OF_AVERAGER, OF_PROCESS, tick, tick_all
 from .process import Process
 from .setup import Setup, greeting
-from .strikes import FAULTS, possible_faults
+from .strikes import FAULTS, die, possible_faults
 from .violation import Violation
 
 __all__ = ["Step", "Turn", "World"]
@@ -111,6 +112,7 @@ class World:
         self.ghost = Ghost()
         self.finish: fx.Finish | None = None
         self.alive = True
+        self.lasts: int | None = None
         self.touched: dict[int, None] = {}
         self.reached: Callable[[str], None] = _unheard
         self._codec = codec
@@ -195,7 +197,7 @@ class World:
             self.touch(process)
         self._happen(action, process)
         for number in self.touched:
-            steps_meet(self.co, self.processes[number], bool(self.failed.get(number)))
+            steps_meet(self.co, self.ghost, self.processes[number], bool(self.failed.get(number)))
         return Step(action, self.now, tuple(self._turns), self.moved)
 
     def _happen(self, action: Action, process: Process | None) -> None:
@@ -208,8 +210,9 @@ class World:
             tick(self, action.who)
         elif process is not None and kind in self.possible(process):
             OF_PROCESS[kind](self, process)
+            more = AGAIN.get(kind)
             for _ in range(action.amount - 1):
-                if kind not in self.possible(process):
+                if more is None or not more(process) or self.over:
                     break
                 OF_PROCESS[kind](self, process)
         elif process is None and kind in self.of_averager():
@@ -252,10 +255,17 @@ class World:
         if effects:
             self.ghost.begin(effects)
             for effect in effects:
+                if self.lasts == 0:
+                    die(self)
+                    break
+                if self.lasts is not None:
+                    self.lasts -= 1
                 self.ghost.see(co, effect)
                 self._perform(effect)
-        if effects or self.setup.thorough:
+        if self.alive and (effects or self.setup.thorough):
             books(co)
+        if event.__class__ is ev.Tick and not self.over:
+            explained(co)
 
     def _perform(self, effect: Any) -> None:
         kind = effect.__class__
@@ -340,10 +350,12 @@ class World:
         """One event into a worker, and its orders."""
         self.touch(process)
         worker = process.worker
+        before, throttle = worker.phase, worker.throttle
         try:
             worker.handle(event, self.now + process.skew)
         except Exception as error:
             raise Violation("I22", f"{type(event).__name__} made process {process.number} raise {error!r}") from error
+        parked(process, before, throttle, event)
         effects = worker.take_ready().effects
         self._turns.append(Turn(process.number, event, effects))
         for effect in effects:
@@ -402,7 +414,7 @@ class World:
             self._co_seen = self.co.snapshot()
         failed = tuple((number, tuple(tokens)) for number, tokens in sorted(self.failed.items()) if tokens)
         seats = tuple((rank, process.number) for rank, process in sorted(self.seats.items()))
-        rest = (self.now, self.skew, self.alive, self.finish, self._knocks, failed, seats)
+        rest = (self.now, self.skew, self.alive, self.lasts, self.finish, self._knocks, failed, seats)
         lives = tuple((p.rank, p.incarnation, p.snapshot()) for p in self.processes)
         return rest, self._co_seen, self.averager.snapshot(), self.ghost.snapshot(), lives
 
@@ -410,7 +422,7 @@ class World:
         """Become the world that the snapshot was made of. Parts that are there already are left as they are, so to go
         from one snapshot to a near one costs only what differs."""
         rest, coordinator, averager, ghost, lives = snapshot
-        self.now, self.skew, self.alive, self.finish, self._knocks, failed, seats = rest
+        self.now, self.skew, self.alive, self.lasts, self.finish, self._knocks, failed, seats = rest
         self.failed = {number: deque(tokens) for number, tokens in failed}
         if self._co_seen is not coordinator:
             self.co = Coordinator.restore(self.config, coordinator, engine=self.setup.engine, policies=self.policies)

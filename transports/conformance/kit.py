@@ -16,6 +16,7 @@ from ..api import Capabilities, Channel, Credentials, Transport
 from ..registry import find_transport
 
 __all__ = [
+    "CREDENTIALS",
     "KIT",
     "NO_DIAL",
     "PAGE",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 PAGE = "guides/write-a-transport.md"
+"""The page below docs/ that explains every check of this kit."""
 
 KIT: Kit[Bench] = Kit(
     name="transport",
@@ -45,6 +47,7 @@ KIT: Kit[Bench] = Kit(
 )
 
 CREDENTIALS = Credentials(run_id=bytes(range(16)), token=bytes(range(32)))
+"""What both ends of every check know, in processes of their own too."""
 
 NO_DIAL = 3
 """The exit code of `peer` when it could not dial."""
@@ -73,8 +76,8 @@ class Bench:
             open, the kit floods a channel until it is.
         killable: gives a channel to a process that has sent `heartbeat(1)`, and what kills it. Left open, the kit
             starts one of its own, if `address` and the transport's capabilities allow.
-        stranger: connects to a listener's URL and sends bytes that are no handshake, as `strangers.Stranger` says. Left
-            open, the kit knows how to knock at `…://host:port` and at `…:///path`.
+        stranger: connects to a listener's URL as any other program would, and gives the open stream. Left open, the kit
+            knows how to knock at `…://host:port` and at `…:///path`.
         heartbeat_s: one heartbeat period, in which a control message must arrive whatever bulk does (N-5).
         evidence_s: the time in which the death of a peer must be evidenced.
         limit_s: the time in which a dial to nobody, and a handshake that stands still, must end.
@@ -109,10 +112,10 @@ def bench_for(target: str, **options: Any) -> Bench:
     `options` are further fields of the bench.
 
     Raises:
-        ConfigError: the target has neither form, or its factory cannot be imported.
+        ConfigError: the target has neither form. A transport that cannot be made is found by a check of L0.
     """
-    factory, at, url = target.rpartition("@") if ":" in target.partition("@")[0] else ("", "", target)
-    if "://" in factory or not at:
+    factory, _, url = target.partition("@")
+    if "://" in factory or ":" not in factory:
         factory, url = "", target
     if "://" not in url:
         raise ConfigError(f"{target!r} is no transport: write scheme://address or module:factory@scheme://address")

@@ -45,9 +45,9 @@ def _of_trio(thread: threading.Thread) -> bool:
 async def no_shared_segment_is_left(bench: Bench) -> None:
     """Channels, losses, refused and cancelled dials leave no segment of shared memory, mapped or named."""
     _needs(MAPPINGS, "mappings")
-    seen: set[str] = set()
+    others, seen = set(_shared()), set[str]()
     await _stays_level(bench, "shared mappings", lambda: len(_shared()), lambda: seen.update(_shared()))
-    left = [path for path in sorted(seen) if path.startswith(SHARED) and os.path.exists(path)]
+    left = [path for path in sorted(seen - others) if path.startswith(SHARED) and os.path.exists(path)]
     ensure(left == [], f"segments that this process had mapped are still there, by their names: {left}")
 
 

@@ -30,6 +30,7 @@ async def a_full_bulk_lane_holds_its_sender_back(bench: Bench) -> None:
     async with clogged(bench) as (_, coordinator, flood, nursery):
         stuck_at = flood.sent
         await receive_in_order(coordinator, range(stuck_at + 1))
+        flood.read = stuck_at + 1
         await flood.until_stuck(bench.evidence_s)
         ensure(flood.sent > stuck_at, "a sender that was held back did not go on when its blocks were read")
         nursery.cancel_scope.cancel()

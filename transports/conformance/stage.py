@@ -175,19 +175,25 @@ async def receive_in_order(channel: Channel, numbers: range, *, rank: int = 0) -
 
 @attrs.define
 class Flood:
-    """A rank that sends blocks without end, and how many of them it was told are gone."""
+    """A rank that sends blocks without end, how many of them it was told are gone, and how many were read."""
 
     channel: Channel
     sent: int = 0
+    read: int = 0
     began: int = 0
     size: int = BLOCK_BYTES
 
     async def run(self) -> None:
-        """Send until `UNREAD_BYTES` are gone: then somebody holds them in memory without a bound."""
-        while self.sent * self.size < UNREAD_BYTES:
+        """Send until `UNREAD_BYTES` are gone and not read: then somebody holds them in memory without a bound."""
+        while not self.free:
             self.began = self.sent + 1
             await self.channel.send_bulk(block(self.size, offset=self.sent), pattern(self.size, self.sent))
             self.sent += 1
+
+    @property
+    def free(self) -> bool:
+        """Whether more was taken from this sender than any transport may."""
+        return (self.sent - self.read) * self.size >= UNREAD_BYTES
 
     async def until_stuck(self, evidence_s: float) -> None:
         """Return when it makes no progress for a while; `CheckFailed` when it is never held back."""
@@ -196,7 +202,7 @@ class Flood:
             while seen != self.sent:
                 seen = self.sent
                 await quiet(0.02)
-        if self.sent * self.size >= UNREAD_BYTES:
+        if self.free:
             raise CheckFailed(f"took {UNREAD_BYTES >> 20} MiB from a sender whose peer read nothing: no back-pressure")
 
 

@@ -98,7 +98,7 @@ def test_a_fault_in_the_machines_is_found_and_its_schedule_is_short(
         if found.violation is not None:
             break
     assert found is not None and found.violation is not None and found.schedule is not None
-    small = shrink(found.schedule, CODEC)
+    small = shrink(found.schedule, CODEC, most=400)
     world = World(small.setup, codec=CODEC)
 
     assert found.violation.name in breaks

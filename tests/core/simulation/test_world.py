@@ -51,6 +51,57 @@ def test_on_the_wire_the_dullest_run_is_the_same() -> None:
     assert framed.ghost.means == plain.ghost.means
 
 
+def framed() -> World:
+    """A run on the wire whose first report is under way."""
+    world = World(Setup(ranks=2, wire=True), codec=MsgpackCodec())
+    for line in ("control 0", "order 0"):
+        world.do(Action.parse(line))
+    assert len(world.processes[0].up) == 1
+    return world
+
+
+def test_a_frame_that_is_cut_in_two_is_heard_in_the_end() -> None:
+    """N-25, I22."""
+    world = framed()
+
+    assert world.do(Action("split", 0, 17)).turns == ()
+    assert len(world.do(Action("report", 0)).turns) == 1
+    assert dull(world).finished
+
+
+@pytest.mark.parametrize(("faults", "cause"), [
+    (("corrupt 0 40",), "wrong tag"), (("corrupt 0 2",), "out of step"), (("sever 0 33",), "went away inside a frame"),
+    (("duplicate 0",), "has number 0 where 1 is due"), (("cut 0",), "reset"),
+])  # fmt: skip
+def test_what_damages_a_link_ends_one_rank_only(faults: tuple[str, ...], cause: str) -> None:
+    """I22, N-23: the other rank does all the work."""
+    world = framed()
+    for line in faults:
+        world.do(Action.parse(line))
+    lost = [event for _ in range(2) if "report" in world.possible(world.processes[0])
+            for _, event in world.do(Action("report", 0)).events]  # fmt: skip
+
+    assert cause in lost[-1].cause
+    assert dull(world).finished and world.co.deaths == 1
+
+
+def test_a_coordinator_dies_between_two_effects() -> None:
+    """What it had said before has left, and every rank finds its link lost (W-21)."""
+    world = World(Setup(ranks=3))
+    world.do(Action("die", -1, 2))
+    while world.alive:
+        world.do(world.enabled()[0])
+    for _ in range(200):
+        quiet = [action for action in world.enabled() if action.kind != "tick"]
+        if not quiet:
+            break
+        world.do(quiet[0])
+
+    assert world.finish is None and world.over and not world.finished
+    assert {process.ended.status for process in world.processes if process.ended} == {"coordinator_lost"}
+    assert not any(process.alive for process in world.processes)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_snapshot_is_the_whole_world(seed: int) -> None:
     """N-13, I25: from a snapshot on the same actions have the same effects."""
