@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["Reason", "explain"]
+__all__ = ["Reason", "dump", "explain"]
 
 
 @value(kw_only=True)
@@ -43,7 +43,8 @@ class Reason:
 def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     """Reasons for one rank, or for all that is not moving."""
     if co.run.phase == RunPhase.FORMING:
-        return [_forming(co)]
+        missing = [reason for r in co.alive if co.peers[r].detached for reason in _of_rank(co, co.peers[r])]
+        return [_forming(co), *missing]
     if co.run.phase == RunPhase.FINAL_EVAL:
         return [_busy(co, duty) for duty in co.actions.duties]
     if co.run.phase == RunPhase.SHUTTING_DOWN:
@@ -57,6 +58,19 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
         what = f"too few ranks: {co.alive_count} of {co.config.min_ranks}; others may join"
         reasons.append(_reason("E23", None, what, "M-21", co.run.below_min_since, co.run.rejoin_deadline, ()))
     return reasons
+
+
+def dump(co: Coordinator) -> dict[str, Any]:
+    """The state of everything at a stall (O-8), with the real answers of the gates."""
+    return {
+        "run": co.run.phase.name, "cycle": co.cycle.number, "attempt": co.cycle.attempt,
+        "phase": co.cycle.phase.name, "owing": co.cycle.owing, "version": co.cycle.version,
+        "global_step": co.cycle.global_step, "sync_rounds": co.cycle.sync_rounds, "short": co.short,
+        "movers": co.movers, "lost_sends": co.lost_sends, "alive": co.alive_count, "world": len(co.seats),
+        "last_closed_epoch": co.book.last_closed_epoch,
+        "ranks": [{**p.waits(), "quiesced": co.desk.quiesced(p.rank)} for p in co.peers.values()],
+        **co.desk.facts(), "reasons": [str(reason) for reason in explain(co)],
+    }  # fmt: skip
 
 
 def _forming(co: Coordinator) -> Reason:
@@ -79,14 +93,20 @@ def _busy(co: Coordinator, duty: Duty) -> Reason:
 
 def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
     rank, cycle, since = peer.rank, co.cycle, peer.last_progress
-    duty = co.actions.under_way(rank)
-    if duty is not None:
-        return [_busy(co, duty)]
+    if peer.detached_at is not None:
+        what = "has lost its link and may come back"
+        return [_reason("E22", rank, what, "M-42", peer.detached_at, peer.return_until, ())]
     if not peer.attached:
         until = peer.last_seen + co.config.staleness_s
         return [_reason("E22", rank, "has lost its link", "N-10", peer.last_seen, until, ())]
+    duty = co.actions.under_way(rank)
+    if duty is not None:
+        return [_busy(co, duty)]
     if peer.phase != PeerPhase.VOTER:
         return [_outside(co, peer)]
+    if co.joins.consensus_lost:
+        what = "waits for the averager, which asks a rank for the consensus it has lost"
+        return [_reason("E11", rank, what, "M-44", since, None, tuple(co.voters))]
     if cycle.phase == CyclePhase.PENDING:
         waits = _in_cycle(co, peer)
         if waits is not None:
