@@ -167,6 +167,7 @@ class Attachment:
             "reports_missing": claim.report_seq - self.report_seq,
         }))  # fmt: skip
         co.returned = True
+        co.joins.torn(self.rank)
         co.fire_cycle("Back", Back(self.rank, claim))
 
 

@@ -362,8 +362,7 @@ class Cycle:
         """M-43: everyone is asked again, who has no link as soon as it is back."""
         self.unopened = False
         self.pending_since = self.last_evidence_at = self.co.now
-        for rank in self.participants:
-            self.co.peers[rank].climb.enter(Stage.SNAPSHOT, self.co.now)
+        self._clear(Stage.SNAPSHOT)  # somebody may have left meanwhile
         self._open_and_ask()
 
     def expel(self, event: m.RoundFailed) -> None:

@@ -121,6 +121,12 @@ class Joins:
         """A life is over: its transfer needs nobody any more."""
         self._close(peer.rank)
 
+    def torn(self, rank: int) -> None:
+        """A link is gone, and with it what a donor had sent or a joiner got over it: both begin anew (M-42)."""
+        for joiner, transfer in list(self.open.items()):
+            if rank in (joiner, transfer.donor[0]):
+                self._close(joiner)
+
     def _served(self, joiner: int) -> bool:
         transfer = self.open.get(joiner)
         if transfer is None:

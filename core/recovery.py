@@ -7,7 +7,7 @@ the state at the instant of the crash is the last snapshot, with the events afte
 
 What the dead process had promised is kept by others: messages wait in `retention.py` for their ranks, copies of the
 round that was under way and the consensus itself lie at the ranks (R-10). What it may or may not have done is done once
-more where that is harmless: files have the same name and content, whoever watches is told `replayed` (M-44).
+more where that is harmless: files have the same name and content, whoever watches is told so (M-44).
 
 The batch of effects that was last kept (`undone`) is the only one that may be half performed, because a driver keeps
 the next one only after it.
@@ -70,9 +70,9 @@ def _again(effect: Any) -> Any:
     """What of the last batch is done once more (M-44): people and hooks are told, with a mark. Messages to ranks wait
     in their lanes; rounds are opened anew, and files are ordered anew where they are still to be had."""
     if isinstance(effect, Emit):
-        return Emit(effect.name, {**effect.facts, "replayed": True})
+        return Emit(effect.name, {**effect.facts, "again": True})
     if isinstance(effect, Invoke):
-        return Invoke(effect.callback, (*effect.arguments, {"replayed": True}))
+        return Invoke(effect.callback, (*effect.arguments, {"again": True}))
     return effect if isinstance(effect, Alert) else None
 
 

@@ -40,6 +40,9 @@ JITTER = 0.2
 LEAST_WINDOW_S = 30.0
 """How long a fenced rank looks for its new seat at least: the coordinator is there, so it is soon found (M-3)."""
 
+OF_A_ROUND = (m.SnapshotReady, m.SyncAck)
+"""Reports that answer one request."""
+
 
 def pause_s(run_id: bytes, rank: int, attempt: int) -> float:
     """Seconds before try `attempt` (from 0): 0.5, 1, 2, ... at most 10, each longer by up to 20 % (M-40)."""
@@ -75,11 +78,13 @@ class WorkerLink(WorkerOrders):
 
     def report(self, kind: type[m.Report], /, **fields: Any) -> None:
         """Put one report on the lane, stamped and numbered (N-3), and keep it (N-9). With more than a lane may hold
-        the oldest are forgotten: nobody minds, unless this link breaks now."""
+        the oldest are forgotten: nobody minds, unless this link breaks now. What is said about a round is stamped with
+        the generation of that round, which is over if the coordinator was started anew since (M-43)."""
         self.report_seq += 1
         own = self.settings
+        generation = self.snapshot_generation if kind in OF_A_ROUND else own.generation
         made = kind(
-            run_id=own.run_id, generation=own.generation, rank=own.rank, incarnation=own.incarnation,
+            run_id=own.run_id, generation=generation, rank=own.rank, incarnation=own.incarnation,
             report_seq=self.report_seq, control_seq=self.control_handled, **fields,
         )  # fmt: skip
         self.reports.append(self.report_seq, made)
@@ -167,6 +172,7 @@ class WorkerLink(WorkerOrders):
     def start_over(self, event: object) -> None:
         """W-21: staged consensus, shipped and local steps, plans and orders of the old life are gone; what the model
         holds stays, until a consensus overwrites it (W-12)."""
+        self.in_mid_step = self.in_mid_step or self.started
         self._let_go()
         self.inbox.clear()
         self.staged, self.acked, self.copied, self.observing = None, False, False, False
@@ -175,6 +181,10 @@ class WorkerLink(WorkerOrders):
         self.snapshot_attempt = self.snapshot_generation = 0
         self.armed.clear()
         self.asked = ()
+
+    def cut_short(self, event: object) -> bool:
+        """A life ended while a plan was trained; the training process has not taken over anything since (W-21)."""
+        return self.in_mid_step
 
     # --- not coming back -----------------------------------------------------------------------------------------
 

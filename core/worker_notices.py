@@ -48,6 +48,7 @@ class WorkerNotices:
     hand: tuple[m.Plan, ...] = ()
     started: bool = False
     mailbox: tuple[m.Plan, ...] = ()
+    in_mid_step: bool = False
     throttle: int = NO_CYCLE
     parked: bool = False
     last_lr: float | None = None

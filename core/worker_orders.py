@@ -255,7 +255,7 @@ class WorkerOrders(WorkerActions):
         if event.outcome == m.Outcome.OBSERVER and (self.hand or self.mailbox):
             self.hand, self.mailbox, self.started = (), (), False
             self.outbox.append(AbandonPlan())
-        self.shipped, self.staged, self.acked = 0, None, False
+        self.shipped, self.staged, self.acked, self.in_mid_step = 0, None, False, False
         self.version, self.global_step = event.version, event.global_step
         self.cycle = self.committed = event.cycle
         self.serve_armed()
