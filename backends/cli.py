@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
 import click
 
 from .. import __version__
@@ -281,11 +282,16 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @click.option("--records", is_flag=True, help="Print every record as a line of JSON, for programs.")
+@click.option("--journal", type=click.Path(path_type=Path), metavar="FILE",
+              help="Keep a journal there. Started again with the same FILE, the coordinator goes on with the run.")
 @RUN_OPTIONS
 @DEBUG
-def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, debug: bool, **options: Any) -> int:
+def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journal: Path | None, debug: bool,
+               **options: Any) -> int:  # fmt: skip
     """Coordinate a run whose ranks come from other terminals or hosts, with `paceline join`."""
     _debug(debug)
+    if journal is not None:
+        options["knobs"] = (*options["knobs"], f"journal={json.dumps(str(journal))}")
     config = _config(ranks, **options)
     from .coordinate import coordinate as body
 
@@ -330,14 +336,16 @@ def replay(journal: Path) -> int:
     from ..core.journal import first_difference, replay
     from ..transports.journal_file import read_journal
 
-    head, batches = read_journal(journal)
-    records = [record for batch in batches for record in batch.records]
-    recorded = [effect for batch in batches for effect in batch.effects]
-    found = first_difference(recorded, replay(head.settings, records, snapshot=head.snapshot))
-    if found is not None:
-        click.echo(str(found))
-        return 1
-    click.echo(f"{len(records)} events, {len(recorded)} effects: the replay is the same")
+    events = effects = 0
+    for head, batches in read_journal(journal):  # each part stands for itself: a snapshot, and what came after it
+        records = [record for batch in batches for record in batch.records]
+        recorded = [effect for batch in batches for effect in batch.effects]
+        found = first_difference(recorded, replay(head.settings, records, snapshot=head.snapshot))
+        if found is not None:
+            click.echo(str(attrs.evolve(found, index=found.index + effects)))
+            return 1
+        events, effects = events + len(records), effects + len(recorded)
+    click.echo(f"{events} events, {effects} effects: the replay is the same")
     return 0
 
 
