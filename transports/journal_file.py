@@ -8,7 +8,7 @@ its crash. `disk`: it is there after a power cut too, at the price of one flush 
     head, batch, ...                            or the next generation, which a restart begins in the same file
 
 A restart needs the last head and what follows it. A replay of everything (O-8) goes through the parts one by one, since
-each of them stands for itself. The head of a generation is always flushed to the disk: were it lost, the next restart
+each of them stands for itself. The head of a later generation is always flushed to the disk: were it lost, the next restart
 would begin the same generation once more (I8).
 
 A file that breaks off in the middle of its last line is a journal whose last batch was never performed, since the line
@@ -56,7 +56,7 @@ class JournalFile:
             self._file: BinaryIO = open(path, "wb" if behind is None else "r+b")  # noqa: SIM115 - lives as long as the run
             self._file.truncate(behind or 0)  # a torn last line would swallow the head
             self._file.seek(behind or 0)
-            self._write_head(flush=True)
+            self._write_head(flush=self._disk or behind is not None)
         except OSError as error:
             raise CheckpointError(f"the journal cannot be written: {error}; give another path") from error
 

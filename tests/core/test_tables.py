@@ -382,10 +382,33 @@ def _bad_ends() -> None:
         over.co.run_engine.fire(over.co.run, name, None)
 
 
+def _lost_links() -> None:
+    """Links of a run with a grace and of one without, and what a pending cycle makes of a rank that is back."""
+    for knobs in ({}, {"link_grace_s": 9.0}):
+        for name in ("LinkLost", "SendFailed"):
+            for value in (*reversed(PEER_EVENTS[name]), PEER_EVENTS[name][0]):
+                hand = Hand(2, **knobs).form()
+                hand.co.peers[0].link = 3
+                for _ in range(2):
+                    hand.co.peer_engine.fire(hand.co.peers[0], name, value)
+    hand = Hand(2, link_grace_s=9.0).form()
+    sent = hand.co.peers[0].control_seq
+    for claim in (attrs.evolve(CLAIM, control_seq=sent), AHEAD):
+        event = ev.HelloReceived(9, hello(60, wanted_rank=0, resume=claim))
+        hand.co.peer_engine.fire(hand.co.peers[0], "Claim", event)
+    for attempt in (0, 32):
+        hand = pending()
+        hand.co.cycle.attempt = attempt
+        hand.co.cycle_engine.fire(hand.co.cycle, "Back", Back(0, attrs.evolve(TORN, attempt=attempt)))
+    hand = pending()
+    for name in ("Restarted", "Judge"):
+        hand.co.cycle_engine.fire(hand.co.cycle, name, None)
+
+
 def test_every_row_of_the_coordinators_tables_is_taken() -> None:
     """Architecture 8.1: a row that nothing takes is one that nobody has seen work."""
     with counted(("peer", "cycle", "run")) as taken:
-        for story in (_runs, _bad_reports, _bad_cycles, _bad_ends):
+        for story in (_runs, _bad_reports, _bad_cycles, _bad_ends, _lost_links):
             story()
     missing = [(table.name, row.source, row.event, row.guards) for table in (PEER, CYCLE, RUN)
                for row in untaken(table, taken)]  # fmt: skip
