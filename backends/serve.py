@@ -141,11 +141,12 @@ async def serve(
 ) -> fx.Finish:
     """Run one coordinator until its run is over; gives its `Finish`.
 
-    `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record. With
-    `run_dir` the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled as the
-    module says. If the config names a journal that is there, the run it is of goes on (M-40). Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
-    `CheckpointError` if the run ended and its consensus could not be, if the journal cannot be begun or gone on with, or
-    what is to be resumed cannot be, `InvariantError` if a bug breaks the run off.
+    `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record.
+    With `run_dir` the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled
+    as the module says. If the config names a journal that is there, the run it is of goes on (M-40). Raises
+    `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written, `CheckpointError`
+    if the run ended and its consensus could not be, if the journal cannot be begun or gone on with, or what is to be
+    resumed cannot be, `InvariantError` if a bug breaks the run off.
     """
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
     listener = await find_transport(url).listen(url, credentials)

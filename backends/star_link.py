@@ -47,9 +47,10 @@ class _Attempt:
 
 
 class StarLink:
-    """See the module. One rank has one of it, whatever channels come and go: what a broken one had in transit is shipped
-    again when the coordinator asks for the next attempt (M-42). `finite` is asked about the copy before it is announced (R-4). A rank that joins a running
-    cohort (`joining`) stages nothing before it has the static part of the state too (M-24)."""
+    """See the module. One rank has one of it, whatever channels come and go: what a broken one had in transit is
+    shipped again when the coordinator asks for the next attempt (M-42). `finite` is asked about the copy before it is
+    announced (R-4). A rank that joins a running cohort (`joining`) stages nothing before it has the static part of
+    the state too (M-24)."""
 
     def __init__(self, driver: RankDriver, model: FlatModel, *, with_digest: bool, joining: bool = False) -> None:
         self._driver = driver
@@ -87,8 +88,8 @@ class StarLink:
             return  # the link is gone, and an order to stop waits behind the one that led here
 
     def donate(self, order: fx.SendState, snapshot: Snapshot | None) -> None:
-        """The static part for a joiner is copied (M-24), or the averager asks for the retained consensus (None, M-44); it
-        leaves beside the contributions, block by block."""
+        """The static part for a joiner is copied (M-24), or the averager asks for the retained consensus (None,
+        M-44); it leaves beside the contributions, block by block."""
         self._gifts.append((order, snapshot))
         try:
             self._token.run_sync_soon(self._wake_giver)

@@ -324,7 +324,8 @@ class Config:
             "heartbeat_s": self.heartbeat_s, "staleness_s": self.staleness_s,
             "leave_grace_s": self.scaled(self.leave_grace_s), "save_limit_s": self.scaled(self.save_limit_s),
             "exit_grace_s": self.scaled(self.exit_grace_s), "lr_scale_ratio": self.lr_scale_ratio,
-            "reconnect_window_s": self.scaled(self.reconnect_window_s), "on_lost": self.on_lost, "save_path": self.save_path, "dataset_len": dataset_len, "world": world,
+            "reconnect_window_s": self.scaled(self.reconnect_window_s), "on_lost": self.on_lost,
+            "save_path": self.save_path, "dataset_len": dataset_len, "world": world,
         }  # fmt: skip
 
 

@@ -401,7 +401,8 @@ class Coordinator:
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
-        due = [self.next_beacon, ladder.next_due(self), attachment.next_due(self), *self.run.deadlines(), *self.actions.deadlines()]
+        due = [self.next_beacon, ladder.next_due(self), attachment.next_due(self)]
+        due += [*self.run.deadlines(), *self.actions.deadlines()]
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))

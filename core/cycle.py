@@ -37,10 +37,11 @@ NORM_TOLERANCE = 1e-6
 @state
 class Cycle:
     """State of the cycle (4.1): `number` counts arms, `finished` is the last cycle that finished (-1: none),
-    `participants` are members and observers, ascending, `awaited` the observers that the gate waits for (M-26), `gone`
-    who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest and highest
-    norm of this attempt, `waiting_since` when the first voter of this window had done its part (M-16). `armed_in` is the
-    generation of the arm; `unopened` says that the round waits for the averager, which has lost its memory (M-44)."""
+    `participants` are members and observers, ascending, `awaited` the observers that the gate waits for (M-26),
+    `gone` who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest
+    and highest norm of this attempt, `waiting_since` when the first voter of this window had done its part (M-16).
+    `armed_in` is the generation of the arm; `unopened` says that the round waits for the averager, which has lost its
+    memory (M-44)."""
 
     co: Coordinator
     phase: CyclePhase = CyclePhase.IDLE

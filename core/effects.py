@@ -295,8 +295,9 @@ class Reporting:
 
 @value
 class Dial:
-    """Look for the coordinator after `after_s` seconds: a Hello with the rank's seat and its claim (M-42), which is made
-    up at that moment, by `Worker.claim`. The answer comes back as `Received`, a try that failed as `LinkLost`."""
+    """Look for the coordinator after `after_s` seconds: a Hello with the rank's seat and its claim (M-42), which is
+    made up at that moment, by `Worker.claim`. The answer comes back as `Received`, a try that failed as
+    `LinkLost`."""
 
     after_s: float
 

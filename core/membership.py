@@ -50,8 +50,8 @@ class Sentence:
 
 
 def knock(co: Coordinator, event: HelloReceived) -> None:
-    """A Hello: refused before anything changes (M-5), or given a seat and a new record (M-7). One that claims a life goes on with it if it can (M-42),
-    or begins anew at its old seat."""
+    """A Hello: refused before anything changes (M-5), or given a seat and a new record (M-7). One that claims a life
+    goes on with it if it can (M-42), or begins anew at its old seat."""
     if _resumed(co, event):
         return
     reject = refusal(co, event.hello)

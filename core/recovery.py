@@ -18,16 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import attrs
-
 from . import messages as m
-from .effects import AbortRound, Alert, Emit, Finish, Invoke
+from .effects import Alert, Emit, Finish, Invoke
 from .phases import RunPhase
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .events import CoordinatorEvent
-    from .peer import Peer
 
 __all__ = ["move_forward", "overtaken", "restart"]
 

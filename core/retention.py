@@ -7,9 +7,9 @@ sent again, in order, under the same numbers, so that each message is applied on
     sent 1 2 3 4 5      confirmed 2, then the link breaks; the other end says that it has seen 3
          . . x x x      kept: 3 4 5                          sent again: 4 5
 
-A keeper that holds more than `MOST_MESSAGES` or `MOST_BYTES` is `overfull`. What that means is its owner's decision: the
-coordinator ends the incarnation, because a rank that confirms nothing for so long does not take its orders; a rank
-only forgets the oldest, and with them the right to resume (`covers`).
+A keeper that holds more than `MOST_MESSAGES` or `MOST_BYTES` is `overfull`. What that means is its owner's decision:
+the coordinator ends the incarnation, because a rank that confirms nothing for so long does not take its orders; a
+rank only forgets the oldest, and with them the right to resume (`covers`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def _size(thing: Any) -> int:
     if isinstance(thing, Mapping):
         return NUMBER_BYTES + sum(_size(key) + _size(item) for key, item in thing.items())
     if attrs.has(type(thing)):
-        names, bare = _fields(type(thing))
+        cls: Any = type(thing)
+        names, bare = _fields(cls)
         return bare + sum(_size(getattr(thing, name)) for name in names)
     return NUMBER_BYTES
 

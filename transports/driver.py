@@ -69,8 +69,8 @@ class DataPlane(Protocol):
 class _Link:
     """One connection: before its admission only a number, afterwards a rank's incarnation with a writer of its own.
 
-    `overflow` says why the link is closed without a flush. A link is `replaced` when its rank has come back over another
-    one: what becomes of it then is nobody's business any more (M-42).
+    `overflow` says why the link is closed without a flush. A link is `replaced` when its rank has come back over
+    another one: what becomes of it then is nobody's business any more (M-42).
     """
 
     def __init__(self, number: int, channel: Channel) -> None:
@@ -96,8 +96,9 @@ class _Link:
 
 
 class CoordinatorDriver:
-    """Runs one coordinator over a listener, a new one or one that was started anew (`Coordinator.restart`). `observe` sees every effect that is for people: Emit, Alert, Finish.
-    `journal` gets each batch before any effect of it is performed (M-40), the batch of a failure too."""
+    """Runs one coordinator over a listener, a new one or one that was started anew (`Coordinator.restart`). `observe`
+    sees every effect that is for people: Emit, Alert, Finish. `journal` gets each batch before any effect of it is
+    performed (M-40), the batch of a failure too."""
 
     def __init__(
         self,

@@ -7,9 +7,9 @@ its crash. `disk`: it is there after a power cut too, at the price of one flush 
     head, batch, ...                            again and again: a snapshot, so that a restart goes through little
     head, batch, ...                            or the next generation, which a restart begins in the same file
 
-A restart needs the last head and what follows it. A replay of everything (O-8) goes through the parts one by one, since
-each of them stands for itself. The head of a later generation is always flushed to the disk: were it lost, the next restart
-would begin the same generation once more (I8).
+A restart needs the last head and what follows it. A replay of everything (O-8) goes through the parts one by one,
+since each of them stands for itself. The head of a later generation is always flushed to the disk: were it lost, the
+next restart would begin the same generation once more (I8).
 
 A file that breaks off in the middle of its last line is a journal whose last batch was never performed, since the line
 comes first; the reader leaves that line out. A broken line anywhere else is damage and refused.
@@ -27,7 +27,7 @@ import attrs
 from ..core.coordinator import Coordinator
 from ..core.effects import Ready
 from ..core.errors import CheckpointError
-from ..core.journal import Head, Record, batch, batch_of, head, head_of
+from ..core.journal import Head, batch, batch_of, head, head_of
 from ..core.worker import Worker
 
 __all__ = ["JournalEnd", "JournalFile", "read_end", "read_journal"]
@@ -92,7 +92,7 @@ class JournalEnd:
     been performed, and where the whole lines end, in bytes."""
 
     head: Head
-    records: tuple[Record, ...]
+    records: tuple[tuple[float, Any], ...]
     undone: tuple[Any, ...]
     size: int
 
@@ -105,7 +105,7 @@ class JournalEnd:
 
 
 def read_journal(path: Path) -> list[tuple[Head, list[Ready]]]:
-    """All parts of a journal, each a head and its batches. Raises `CheckpointError` that names the file and the line."""
+    """All parts of a journal, each a head and its batches. Raises `CheckpointError` that names file and line."""
     lines = _lines(path, _bytes(path))
     parts: list[tuple[Head, list[Ready]]] = []
     for number, line in enumerate(lines, 1):

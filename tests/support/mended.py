@@ -1,8 +1,9 @@
 """A cohort whose links break and are taken up again, and whose coordinator dies between any two effects.
 
 Adds to `Elastic`: links with numbers, workers that dial, two faults (`sever` breaks a link, `crash` kills the
-coordinator `lose` effects into a batch), and the journal that a driver keeps: a snapshot now and then, the records since
-then, the effects of the newest batch. A coordinator that is started anew gets nothing else, and all of it as JSON.
+coordinator `lose` effects into a batch), and the journal that a driver keeps: a snapshot now and then, the records
+since then, the effects of the newest batch. A coordinator that is started anew gets nothing else, and all of it as
+JSON.
 
 What was on the wire when a link broke is lost on the way up; on the way down what was written before still arrives.
 """
