@@ -181,9 +181,10 @@ def welcome(co: Coordinator, peer: Attachment, status: m.WelcomeStatus) -> m.Wel
     )  # fmt: skip
 
 
-def fenced(co: Coordinator, peer: Attachment, why: str) -> m.Fenced:
-    """What is current, for a session that is not (N-6). The seat of a life that is over waits for its next one."""
-    current = peer.incarnation if peer.alive else peer.incarnation + 1
+def fenced(co: Coordinator, peer: Attachment, why: str, *, ends: bool = False) -> m.Fenced:
+    """What is current, for a session that is not (N-6). The seat of a life that is over, or `ends` just now, waits for
+    its next one."""
+    current = peer.incarnation if peer.alive and not ends else peer.incarnation + 1
     return m.Fenced(generation=co.generation, incarnation=current, cycle=co.cycle.number, why=why)
 
 

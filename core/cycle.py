@@ -196,7 +196,8 @@ class Cycle:
         self.armed_at = self.last_evidence_at = self.last_ack_at = co.now
         self.members = tuple(co.voters)
         self.observers = tuple(rank for rank in co.alive if joining.may_observe(co.peers[rank]))
-        patience = co.config.join_patience
+        # Without a member (M-45) it is for the observers alone.
+        patience = co.config.join_patience if self.members else 0
         self.awaited = tuple(rank for rank in self.observers if co.peers[rank].missed >= patience)
         self.gone = ()
         self.participants = tuple(sorted((*self.members, *self.observers)))

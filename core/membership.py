@@ -117,7 +117,7 @@ def link_ended(co: Coordinator, event: LinkLost | ProcessExited) -> None:
     if peer is None or peer.incarnation != event.incarnation:
         return
     if isinstance(event, LinkLost):
-        co.peer_engine.fire(peer, "LinkLost", event)
+        _about_link(co, peer, event)
     elif peer.alive:
         peer.attached = False
         co.lose(event.rank, f"its process ended with status {event.exit_code}")
@@ -127,7 +127,13 @@ def send_failed(co: Coordinator, event: SendFailed) -> None:
     """N-10: what a failed send means is the table's to say; of a life that is over it means nothing."""
     peer = co.peers.get(event.token[0])
     if peer is not None and peer.incarnation == event.token[1]:
-        co.peer_engine.fire(peer, "SendFailed", event)
+        _about_link(co, peer, event)
+
+
+def _about_link(co: Coordinator, peer: Peer, event: LinkLost | SendFailed) -> None:
+    name = type(event).__name__
+    if co.peer_engine.fire(peer, name, event).kind is Kind.FENCED:
+        co.fence(peer.rank, name)
 
 
 def bury(co: Coordinator) -> None:
@@ -173,7 +179,7 @@ def buried(co: Coordinator, peer: Peer, cause: str) -> None:
     _declare(co, peer)
     co.balancer.forget(peer.rank)
     # Said before its link is closed: a process that was only slow, or away, learns that it may come anew (W-20, W-21).
-    co.emit(SendFenced(peer.rank, peer.incarnation, attachment.fenced(co, peer, cause)))
+    co.emit(SendFenced(peer.rank, peer.incarnation, attachment.fenced(co, peer, cause, ends=True)))
     co.emit(CloseLink(peer.rank, peer.incarnation, cause))
     co.run.dead(peer)
 
