@@ -28,7 +28,7 @@ from .cohort import Fault, Node
 from .elastic import HANGS_S, Elastic
 from .ghost import Ghost
 
-SNAPSHOT_EVERY = 7
+SNAPSHOT_EVERY = 29
 """Batches between two snapshots."""
 DOWNTIME_S = 5.0
 
@@ -297,6 +297,10 @@ class Mended(Elastic):
             if node.alive and not node.frozen:
                 self.tell(node, ev.Tick())
         self.feed(ev.Tick())
+
+    def _do_reduce(self, rank: int) -> None:
+        self.averager_knows = True  # it divides before it tells
+        super()._do_reduce(rank)
 
     def _do_restored(self, rank: int) -> None:
         assert self.restoring is not None
