@@ -107,6 +107,8 @@ RUN_OPTIONS: Callable[[Any], Any] = _together(
                  help="Go on with the run that ended in DIR: its model, and what it had not trained."),
     click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable."),
 )  # fmt: skip
+RECORD = click.option("--record", type=click.Path(path_type=Path), metavar="FILE",
+                      help="Record all that goes in and out of every machine, for `paceline replay`.")  # fmt: skip
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 
@@ -242,12 +244,13 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
 @click.option("--kill", multiple=True, metavar="RANK@SECONDSs", help="Kill a rank in the middle, repeatable.")
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
+@RECORD
 @RUN_OPTIONS
 @DEBUG
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | None, debug: bool, script: str,
-        arguments: Sequence[str], **options: Any) -> int:  # fmt: skip
+def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | None, record: Path | None, debug: bool,
+        script: str, arguments: Sequence[str], **options: Any) -> int:  # fmt: skip
     """Train SCRIPT with several ranks on this host.
 
     SCRIPT uses paceline.Session; ARGUMENTS go to it. Ctrl-C ends the run after one last average and saves the model,
@@ -265,7 +268,7 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
     with Display() as display:
         job = LocalRun(
             ranks=ranks, script=[script, *arguments], coordinator=_as_arguments(options), run_dir=run_dir,
-            watcher=display, slow=throttles, kills=kills, traces=True, debug=_debugging(),
+            watcher=display, slow=throttles, kills=kills, traces=True, record=record, debug=_debugging(),
         )  # fmt: skip
         outcome = job.run()
     if outcome.exit_code:
@@ -284,10 +287,11 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
 @click.option("--records", is_flag=True, help="Print every record as a line of JSON, for programs.")
 @click.option("--journal", type=click.Path(path_type=Path), metavar="FILE",
               help="Keep a journal there. Started again with the same FILE, the coordinator goes on with the run.")
+@RECORD
 @RUN_OPTIONS
 @DEBUG
-def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journal: Path | None, debug: bool,
-               **options: Any) -> int:  # fmt: skip
+def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journal: Path | None,
+               record: Path | None, debug: bool, **options: Any) -> int:  # fmt: skip
     """Coordinate a run whose ranks come from other terminals or hosts, with `paceline join`."""
     _debug(debug)
     if journal is not None:
@@ -295,7 +299,7 @@ def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journ
     config = _config(ranks, **options)
     from .coordinate import coordinate as body
 
-    return body(config, bind, run_dir or options["resume"] or DEFAULT_RUN_DIR, records=records)
+    return body(config, bind, run_dir or options["resume"] or DEFAULT_RUN_DIR, records=records, record=record)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})
@@ -329,13 +333,21 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
 @cli.command()
 @click.argument("journal", type=click.Path(path_type=Path))
 def replay(journal: Path) -> int:
-    """Go through the JOURNAL of a run again (--set journal=FILE) and see that the same is decided.
+    """Go through a recorded run (--record FILE), or the JOURNAL of its coordinator (--set journal=FILE), again and see
+    that every machine decides the same.
 
-    Ends with 1 if it is not, and names the first effect that differs.
+    Ends with 1 if one does not, and names the first effect that differs.
     """
     from ..core.journal import first_difference, replay
     from ..transports.journal_file import read_journal
+    from ..transports.record_file import is_record, replay_record
 
+    if is_record(journal):
+        machines = replay_record(journal)
+        for machine in machines:
+            said = machine.difference or "the replay is the same"
+            click.echo(f"{machine.by}: {machine.events} events, {machine.effects} effects: {said}")
+        return 1 if any(machine.difference for machine in machines) else 0
     events = effects = 0
     for head, batches in read_journal(journal):  # each part stands for itself: a snapshot, and what came after it
         records = [record for batch in batches for record in batch.records]

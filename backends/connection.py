@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -28,6 +29,7 @@ from ..core.worker import Worker, WorkerSettings
 from ..transports.api import Channel, Credentials
 from ..transports.groups import first_error
 from ..transports.rank_driver import Answer, RankDriver
+from ..transports.record_file import RunRecord
 from ..transports.registry import find_transport
 from ..transports.tcp import TcpTransport
 from .averager import known_averagers
@@ -69,7 +71,8 @@ def _number(name: str, default: float, least: float) -> float:
 @attrs.frozen(kw_only=True)
 class Environment:
     """How to reach the run: the variables that `paceline run` and `paceline join` set (PACELINE_URL, _TOKEN, _RUN_ID,
-    _RANK, _SLOW, _TRACE, _DIAL_S). `dial_s` is how long nobody may answer, in seconds (M-3)."""
+    _RANK, _SLOW, _TRACE, _RECORD, _DIAL_S). `record` is the file to which the run is recorded, `dial_s` is how long
+    nobody may answer, in seconds (M-3)."""
 
     url: str
     token: bytes = attrs.field(repr=False)
@@ -77,6 +80,7 @@ class Environment:
     rank: int | None = None
     slow: float = 1.0
     trace: str | None = None
+    record: str | None = None
     dial_s: float = 30.0
 
     @property
@@ -103,7 +107,8 @@ class Environment:
         return cls(
             url=url, token=_hex("PACELINE_TOKEN", 32), run_id=_hex("PACELINE_RUN_ID", 16),
             rank=None if rank < 0 else int(rank), slow=_number("PACELINE_SLOW", 1, 1),
-            trace=os.environ.get("PACELINE_TRACE"), dial_s=_number("PACELINE_DIAL_S", 30, 0),
+            trace=os.environ.get("PACELINE_TRACE"), record=os.environ.get("PACELINE_RECORD"),
+            dial_s=_number("PACELINE_DIAL_S", 30, 0),
         )  # fmt: skip
 
 
@@ -176,7 +181,8 @@ class Connection:
             self.welcome = await _knock(channel, hello)
             settings = WorkerSettings.from_welcome(self.welcome, environment.run_id, hello.callbacks)
             worker = Worker.create(settings, time.monotonic())
-            self.driver = RankDriver(worker, channel, dial=dial)
+            record = None if environment.record is None else RunRecord(Path(environment.record), worker)
+            self.driver = RankDriver(worker, channel, keep=None if record is None else record.append, dial=dial)
             digest = bool(dict(self.welcome.config)["digest"])
             joining = self.welcome.status == WelcomeStatus.JOINING
             self.link = StarLink(self.driver, model, with_digest=digest, joining=joining)

@@ -28,9 +28,10 @@ from .serve import serve
 __all__ = ["coordinate"]
 
 
-def coordinate(config: Config, bind: str, run_dir: Path, *, records: bool) -> int:
-    """Coordinate one run to its end; gives the exit code. Raises `ConfigError` for a token or run id that is none, and
-    `TransportError` if `bind` cannot be listened on. With a journal that is there, that run goes on."""
+def coordinate(config: Config, bind: str, run_dir: Path, *, records: bool, record: Path | None = None) -> int:
+    """Coordinate one run to its end, recorded to `record` if that is given; gives the exit code. Raises `ConfigError`
+    for a token or run id that is none, and `TransportError` if `bind` cannot be listened on. With a journal that is
+    there, that run goes on."""
     made = {"PACELINE_TOKEN": 32, "PACELINE_RUN_ID": 16}
     words = {name: os.environ.get(name) or secrets.token_hex(size) for name, size in made.items()}
     journal = None if config.journal is None else Path(config.journal)
@@ -46,8 +47,8 @@ def coordinate(config: Config, bind: str, run_dir: Path, *, records: bool) -> in
     if records:
         if invite:
             print(f"export {invite}", file=sys.stderr, flush=True)
-        return _records(config, bind, run_dir, credentials)
-    return _display(config, bind, run_dir, credentials, invite)
+        return _records(config, bind, run_dir, record, credentials)
+    return _display(config, bind, run_dir, record, credentials, invite)
 
 
 def _bytes(name: str, words: Mapping[str, str], size: int) -> bytes:
@@ -60,20 +61,23 @@ def _bytes(name: str, words: Mapping[str, str], size: int) -> bytes:
     return raw
 
 
-def _records(config: Config, bind: str, run_dir: Path, credentials: Credentials) -> int:
-    def write(record: Mapping[str, Any]) -> None:
-        print(json.dumps(record), flush=True)
+def _records(config: Config, bind: str, run_dir: Path, record: Path | None, credentials: Credentials) -> int:
+    def write(fact: Mapping[str, Any]) -> None:
+        print(json.dumps(fact), flush=True)
 
     def ready(url: str) -> None:
         write({"event": "Listening", "url": url})
 
     async def body() -> str:
-        return (await serve(config, bind, credentials, run_dir=run_dir, on_record=write, ready=ready)).status
+        end = await serve(config, bind, credentials, run_dir=run_dir, record=record, on_record=write, ready=ready)
+        return end.status
 
     return EXIT_CODES[trio.run(body)]
 
 
-def _display(config: Config, bind: str, run_dir: Path, credentials: Credentials, invite: str) -> int:
+def _display(
+    config: Config, bind: str, run_dir: Path, record: Path | None, credentials: Credentials, invite: str
+) -> int:
     with Display() as display:
 
         def ready(url: str) -> None:
@@ -81,7 +85,9 @@ def _display(config: Config, bind: str, run_dir: Path, credentials: Credentials,
             display.notice(f"  {invite + ' ' if invite else ''}paceline join {url.replace('0.0.0.0', 'HOST')} train.py")
 
         async def body() -> tuple[str, str]:
-            end = await serve(config, bind, credentials, run_dir=run_dir, on_record=display.record, ready=ready)
+            end = await serve(
+                config, bind, credentials, run_dir=run_dir, record=record, on_record=display.record, ready=ready
+            )
             return end.status, end.text
 
         status, text = trio.run(body)

@@ -103,8 +103,9 @@ class LocalRun:
 
     `script` is what each rank's Python gets as arguments, `coordinator` what is said to `paceline coordinate` about the
     run. `slow` throttles ranks: a factor of 3 leaves a third of the speed. Into `run_dir`, made where needed, come the
-    coordinator's files, and with `traces` the ranks' changes of state as `rank-0.jsonl` and so on. `environment` is
-    added to that of the ranks.
+    coordinator's files, and with `traces` the ranks' changes of state as `rank-0.jsonl` and so on. `record` is the
+    file to which coordinator and ranks record all that goes in and out of their machines. `environment` is added to
+    that of the ranks.
     """
 
     ranks: int
@@ -116,6 +117,7 @@ class LocalRun:
     kills: Sequence[Kill] = ()
     traces: bool = False
     debug: bool = False
+    record: Path | None = None
     environment: Mapping[str, str] = attrs.field(factory=dict)
     bind: str = "tcp://127.0.0.1:0"
 
@@ -135,11 +137,13 @@ class LocalRun:
 
     def run(self) -> Outcome:
         """Run to the end; call it from the main thread, since it answers signals. Raises `ConfigError` for a `run_dir`
-        that cannot be made."""
+        that cannot be made or a `record` that cannot be replaced."""
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             for rank in range(self.ranks):
                 self.trace_path(rank).unlink(missing_ok=True)
+            if self.record is not None:
+                self.record.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"--run-dir {str(self.run_dir)!r} cannot be used: {error}; name another one") from error
         self._secrets = {"PACELINE_TOKEN": secrets.token_hex(32), "PACELINE_RUN_ID": secrets.token_hex(16)}
@@ -177,6 +181,7 @@ class LocalRun:
         """The coordinator from its start to its end, then the end of the ranks."""
         argv = [sys.executable, "-P", "-m", "paceline.backends.cli", *(["--debug"] if self.debug else []), "coordinate"]
         argv += ["--bind", self.bind, "--records", "--ranks", str(self.ranks), "--run-dir", str(self.run_dir)]
+        argv += [] if self.record is None else ["--record", str(self.record)]
         async with trio.open_nursery() as self._ranks:
             # Nobody would start this coordinator anew, so its ranks need not wait for that (W-21).
             child = await self._start(None, [*argv, "--set", "reconnect_window_s=0", *self.coordinator], {})
@@ -209,6 +214,8 @@ class LocalRun:
             environment["PACELINE_SLOW"] = repr(self.slow[rank])
         if self.traces:
             environment["PACELINE_TRACE"] = str(self.trace_path(rank).resolve())
+        if self.record is not None:
+            environment["PACELINE_RECORD"] = str(self.record.resolve())
         child = await self._start(rank, [sys.executable, "-u", *self.script], environment)
         await self._follow(child)
         self._ended(child)

@@ -30,6 +30,7 @@ from ..core.schema import Schema
 from ..transports.api import Credentials, Listener
 from ..transports.driver import CoordinatorDriver
 from ..transports.groups import first_error
+from ..transports.record_file import RunRecord
 from ..transports.registry import find_transport
 from .averager import Averager, find_averager
 from .bundle import read_bundle
@@ -136,22 +137,24 @@ async def serve(
     credentials: Credentials,
     *,
     run_dir: Path | None = None,
+    record: Path | None = None,
     on_record: Callable[[dict[str, Any]], None] | None = None,
     ready: Callable[[str], None] | None = None,
 ) -> fx.Finish:
     """Run one coordinator until its run is over; gives its `Finish`.
 
     `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record.
-    With `run_dir` the timeline and the consensus are written there. In the main thread SIGINT and SIGTERM are handled
-    as the module says. If the config names a journal that is there, the run it is of goes on (M-40). Raises
-    `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written, `CheckpointError`
-    if the run ended and its consensus could not be, if the journal cannot be begun or gone on with, or what is to be
+    With `run_dir` the timeline and the consensus are written there, with `record` all that goes in and out of the
+    machine is appended to that file. In the main thread SIGINT and SIGTERM are handled as the module says. If the
+    config names a journal that is there, the run it is of goes on (M-40). Raises `TransportError` if the address cannot
+    be bound, `ConfigError` if `run_dir` cannot be written, `CheckpointError` if the run ended and its consensus could
+    not be, if the journal cannot be begun or gone on with, or what is to be
     resumed cannot be, `InvariantError` if a bug breaks the run off.
     """
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
     listener = await find_transport(url).listen(url, credentials)
     try:
-        return await _serve(config, listener, credentials, run_dir, on_record, ready)
+        return await _serve(config, listener, credentials, run_dir, record, on_record, ready)
     finally:
         await listener.aclose()
 
@@ -161,6 +164,7 @@ async def _serve(
     listener: Listener,
     credentials: Credentials,
     run_dir: Path | None,
+    record: Path | None,
     on_record: Callable[[dict[str, Any]], None] | None,
     ready: Callable[[str], None] | None,
 ) -> fx.Finish:
@@ -183,9 +187,17 @@ async def _serve(
         same = bundle is not None and run_dir is not None and bundle.file.parent == run_dir.resolve()
         recorder = Recorder(coordinator, timeline, on_record, append=same or goes_on)
         files.callback(recorder.close)
-        driver = CoordinatorDriver(
-            coordinator, plane, recorder.observe, journal=None if journal is None else journal.append
-        )
+        keepers = [] if journal is None else [journal.append]
+        if record is not None:
+            kept = RunRecord(record, coordinator)
+            files.callback(kept.close)
+            keepers.append(kept.append)
+
+        def keep(ready: fx.Ready) -> None:
+            for keeper in keepers:
+                keeper(ready)
+
+        driver = CoordinatorDriver(coordinator, plane, recorder.observe, journal=keep if keepers else None)
         try:
             finish = await _drive(driver, listener, recorder, ready)
         except BaseExceptionGroup as group:

@@ -50,18 +50,27 @@ Dialler = Callable[[int, Callable[[], ResumeClaim | None]], Awaitable[Answer]]
 
 class RankDriver:
     """One worker over one channel after the other, beginning with `channel`. Made in the trio thread; `feed` and
-    `orders` are for any thread. `dial` looks for the coordinator when a link is lost; without it a lost link is one try
-    after the other that fails. `beside` is run with each channel, for its bulk lane, and cancelled when it ends."""
+    `orders` are for any thread. `keep` gets each batch of the machine before any effect of it is performed. `dial`
+    looks for the coordinator when a link is lost; without it a lost link is one try after the other that fails.
+    `beside` is run with each channel, for its bulk lane, and cancelled when it ends."""
 
-    def __init__(self, worker: Worker, channel: Channel, clock: Callable[[], float] = time.monotonic, *,
-                 dial: Dialler | None = None,
-                 beside: Callable[[Channel], Awaitable[None]] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        worker: Worker,
+        channel: Channel,
+        clock: Callable[[], float] = time.monotonic,
+        keep: Callable[[fx.Ready], None] | None = None,
+        *,
+        dial: Dialler | None = None,
+        beside: Callable[[Channel], Awaitable[None]] | None = None,
+    ) -> None:
         self.worker = worker
         self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.beside = beside
         self._channel = channel
         self._dial = dial or _nowhere
         self._clock = clock
+        self._keep = keep
         self._lock = threading.Lock()
         self._outgoing: deque[Any] = deque()
         self._next_try: float | None = None
@@ -86,7 +95,10 @@ class RankDriver:
 
     def _handle(self, event: Any) -> None:
         self.worker.handle(event, self._clock())
-        for effect in self.worker.take_ready().effects:
+        ready = self.worker.take_ready()
+        if self._keep is not None:
+            self._keep(ready)
+        for effect in ready.effects:
             if isinstance(effect, fx.Reporting):
                 self._outgoing.append(effect.report)
             elif isinstance(effect, fx.Dial):

@@ -99,7 +99,8 @@ def test_a_torn_last_line_is_cut_off_before_the_journal_goes_on(tmp_path: Path) 
 
 
 def test_a_journal_that_cannot_be_gone_on_with_is_left_alone(tmp_path: Path) -> None:
-    """Another run, other options, a rank's, a damaged one, one of a run that is over: one line each, nothing written."""
+    """Another run, other options, a rank's, a damaged one, one of a run that is over: one line each, nothing
+    written."""
     path, over, of_rank = tmp_path / "j", tmp_path / "over", tmp_path / "rank"
     kept(path, 40)
     kept(over)

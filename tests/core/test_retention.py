@@ -56,7 +56,7 @@ def test_a_lane_has_two_limits() -> None:
         many.append(number, beacon(number))
     assert many.overfull
     many.forget_oldest()
-    assert not many.overfull and [b.control_seq for b in many.after(0)][0] == 2
+    assert not many.overfull and next(b.control_seq for b in many.after(0)) == 2
     assert not many.covers(0, MOST_MESSAGES + 1) and many.covers(1, MOST_MESSAGES + 1)
     large.append(1, m.StageAdvisory(**_stamp(1), counts=(), segments=((0, ((1 << 60, 1),) * (MOST_BYTES // 20)),)))
     assert large.overfull and len(large) == 1

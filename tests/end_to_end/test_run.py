@@ -50,6 +50,16 @@ def test_the_example_is_a_whole_training_in_under_forty_lines(tmp_path: Path) ->
     assert json.loads((tmp_path / "paceline-run" / "rank-1.jsonl").read_text().splitlines()[-1])["state"] == "stopped"
 
 
+def test_a_recorded_run_of_real_processes_replays_to_the_same_effects(tmp_path: Path) -> None:
+    """I25, O-8: coordinator and ranks, each from its own process into one file; each decides the same again."""
+    code, command = run("--record=run.jsonl", cwd=tmp_path, script=UNRULY)
+    assert (code, command.err) == (0, [])
+    with paceline("replay", "run.jsonl", cwd=tmp_path) as replay:
+        assert replay.end() == 0
+    assert sorted(line.split(":")[0] for line in replay.out) == ["coordinator 1", "rank 0.1", "rank 1.1"]
+    assert all(line.endswith("the replay is the same") for line in replay.out)
+
+
 # --- a rank ends -----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,111 @@
+"""The record of a whole run: several machines in one file, gone through again one by one (I25, O-8)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.core.coordinator import Coordinator
+from paceline.core.errors import CheckpointError
+from paceline.core.worker import Worker
+from paceline.transports.record_file import RunRecord, is_record, read_record, replay_record
+
+from support.cohort import Cohort
+
+
+def recorded(path: Path) -> None:
+    """Two ranks, one epoch; the three machines take turns in the file."""
+    cohort = Cohort(ranks=2, num_epochs=1, samples=24)
+    cohort.run()
+    machines: list[tuple[Coordinator | Worker, list[tuple[float, object]]]] = [
+        (Coordinator(cohort.config, now=100.0), list(cohort.records)),
+        *((Worker.create(node.worker.settings, 100.0), list(node.records)) for node in cohort.nodes.values()),
+    ]
+    files = [RunRecord(path, machine) for machine, _ in machines]
+    while any(events for _, events in machines):
+        for file, (machine, events) in zip(files, machines, strict=True):
+            for second, event in events[:3]:
+                machine.handle(event, second)  # type: ignore[arg-type]
+            del events[:3]
+            file.append(machine.take_ready())
+    for file in files:
+        file.close()
+        file.close()
+
+
+def test_every_machine_of_a_record_decides_the_same_again(tmp_path: Path) -> None:
+    """I25: named by generation, and by rank and incarnation."""
+    recorded(tmp_path / "deep" / "run.jsonl")
+    found = replay_record(tmp_path / "deep" / "run.jsonl")
+    assert [machine.by for machine in found] == ["coordinator 1", "rank 0.1", "rank 1.1"]
+    assert all(machine.difference is None and machine.events > 20 and machine.effects > 20 for machine in found)
+
+
+def test_a_changed_effect_is_named_at_its_machine_and_nowhere_else(tmp_path: Path) -> None:
+    """O-8: the first effect that differs."""
+    path = tmp_path / "run.jsonl"
+    recorded(path)
+    lines = path.read_text().splitlines()
+    for number, text in enumerate(lines):
+        line = json.loads(text)
+        if line["by"] == "rank 1.1" and line.get("out"):
+            del line["out"][0]
+            lines[number] = json.dumps(line)
+            break
+    path.write_text("\n".join(lines) + "\n")
+    found = [machine for machine in replay_record(path) if machine.difference is not None]
+    assert [machine.by for machine in found] == ["rank 1.1"]
+    assert str(found[0].difference).startswith("effect 0 differs: recorded ")
+
+
+def test_a_line_that_was_never_finished_is_left_out(tmp_path: Path) -> None:
+    """A disk that was full in the middle of a line."""
+    path = tmp_path / "run.jsonl"
+    recorded(path)
+    whole = read_record(path)
+    path.write_text(path.read_text() + '{"by":"rank 0.1","in":[[1')
+    assert read_record(path) == whole
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "records no machine"),
+    ("[]\n", "line 1: this line does not say whose it is"),
+    ('{"by":"rank 0.1","in":[],"out":[]}\n', "line 1: rank 0.1 has no head"),
+    ('{"by":\n', "line 1: "),
+])  # fmt: skip
+def test_what_is_no_record_is_refused_by_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "r").write_text(text)
+    with pytest.raises(CheckpointError, match=said):
+        read_record(tmp_path / "r")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for look in (is_record, read_record):
+        with pytest.raises(CheckpointError, match="nothing"):
+            look(tmp_path / "nothing")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="give another path"):
+        RunRecord(tmp_path / "file" / "run.jsonl", Coordinator(Cohort(ranks=1).config))
+
+
+def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking on must not end a run (O-3)."""
+    cohort = Cohort(ranks=1)
+    co = Coordinator(cohort.config, now=100.0)
+    file = RunRecord(tmp_path / "r", co)
+    co.handle(cohort.records[0][1], 100.0)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "write", full)
+    file.append(co.take_ready())
+    assert file.failure is not None and file.failure.errno == errno.ENOSPC
+    monkeypatch.undo()
+    file.append(co.take_ready())
+    assert len((tmp_path / "r").read_text().splitlines()) == 1
+    assert json.loads((tmp_path / "r").read_text())["by"] == "coordinator 1"
