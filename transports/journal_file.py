@@ -17,6 +17,7 @@ comes first; the reader leaves that line out. A broken line anywhere else is dam
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -29,6 +30,8 @@ from ..core.effects import Ready
 from ..core.errors import CheckpointError
 from ..core.journal import Head, batch, batch_of, head, head_of
 from ..core.worker import Worker
+
+fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
 __all__ = ["JournalEnd", "JournalFile", "read_end", "read_journal"]
 
@@ -53,7 +56,8 @@ class JournalFile:
         self._since_head = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = open(path, "wb" if behind is None else "r+b")  # noqa: SIM115 - lives as long as the run
+            self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+            _lock(self._file, path)
             self._file.truncate(behind or 0)  # a torn last line would swallow the head
             self._file.seek(behind or 0)
             self._write_head(flush=self._disk or behind is not None)
@@ -81,6 +85,18 @@ class JournalFile:
         if flush:
             os.fsync(self._file.fileno())
         return len(data)
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Two coordinators that go on with one journal would be two runs with one name. The system takes the lock back when
+    the process ends, however it ends."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise CheckpointError(f"the journal {path} is in use: its coordinator is still running") from None
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

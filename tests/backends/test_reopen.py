@@ -98,6 +98,17 @@ def test_a_torn_last_line_is_cut_off_before_the_journal_goes_on(tmp_path: Path) 
     assert len(read_journal(path)) == 2
 
 
+def test_a_journal_in_use_is_nobody_elses(tmp_path: Path) -> None:
+    """F90: the old coordinator lives, so a second one of the same run must not."""
+    path = tmp_path / "j"
+    kept(path, 40)
+    _, file, _ = begin(config(path), 5.0, None)
+    assert file is not None
+    with pytest.raises(CheckpointError, match="still running"):
+        begin(config(path), 5.0, None)
+    file.close()
+
+
 def test_a_journal_that_cannot_be_gone_on_with_is_left_alone(tmp_path: Path) -> None:
     """Another run, other options, a rank's, a damaged one, one of a run that is over: one line each, nothing
     written."""
