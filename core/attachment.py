@@ -168,7 +168,7 @@ class Attachment:
         }))  # fmt: skip
         co.returned = True
         co.joins.torn(self.rank)
-        co.fire_cycle("Back", Back(self.rank, claim))
+        co.cycle_engine.fire(co.cycle, "Back", Back(self.rank, claim))
 
 
 def welcome(co: Coordinator, peer: Attachment, status: m.WelcomeStatus) -> m.Welcome:

@@ -11,14 +11,14 @@ from . import messages as m
 from .actions import Duty
 from .ladder import FIRST_NUDGE, learned
 from .phases import CyclePhase, PeerPhase, RunPhase
-from .roles import EVALUATE
+from .roles import EPOCH, EVALUATE
 from .values import value
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["Reason", "dump", "explain"]
+__all__ = ["Reason", "explain"]
 
 
 @value(kw_only=True)
@@ -46,7 +46,7 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
         missing = [reason for r in co.alive if co.peers[r].detached for reason in _of_rank(co, co.peers[r])]
         return [_forming(co), *missing]
     if co.run.phase == RunPhase.FINAL_EVAL:
-        return [_busy(co, duty) for duty in co.actions.duties]
+        return [_busy(co, duty) for duty in co.actions.duties if duty.role != EPOCH]
     if co.run.phase == RunPhase.SHUTTING_DOWN:
         code, what = ("E26", f"saved and stopping: {co.run.text}") if co.save_issued else ("E25", "shutting down")
         return [_reason(code, None, what, "M-53", co.now, co.run.exit_deadline, tuple(co.alive))]
@@ -58,19 +58,6 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
         what = f"too few ranks: {co.alive_count} of {co.config.min_ranks}; others may join"
         reasons.append(_reason("E23", None, what, "M-21", co.run.below_min_since, co.run.rejoin_deadline, ()))
     return reasons
-
-
-def dump(co: Coordinator) -> dict[str, Any]:
-    """The state of everything at a stall (O-8), with the real answers of the gates."""
-    return {
-        "run": co.run.phase.name, "cycle": co.cycle.number, "attempt": co.cycle.attempt,
-        "phase": co.cycle.phase.name, "owing": co.cycle.owing, "version": co.cycle.version,
-        "global_step": co.cycle.global_step, "sync_rounds": co.cycle.sync_rounds, "short": co.short,
-        "movers": co.movers, "lost_sends": co.lost_sends, "alive": co.alive_count, "world": len(co.seats),
-        "last_closed_epoch": co.book.last_closed_epoch,
-        "ranks": [{**p.waits(), "quiesced": co.desk.quiesced(p.rank)} for p in co.peers.values()],
-        **co.desk.facts(), "reasons": [str(reason) for reason in explain(co)],
-    }  # fmt: skip
 
 
 def _forming(co: Coordinator) -> Reason:
@@ -87,8 +74,9 @@ def _forming(co: Coordinator) -> Reason:
 def _busy(co: Coordinator, duty: Duty) -> Reason:
     """E21, E24: a rank evaluates or saves; the role limit ends the wait (K-17)."""
     code = "E24" if duty.decision_id == m.FINAL_EVALUATION else "E21"
-    what = "evaluates" if duty.role == EVALUATE else "is in the checkpoint callback"
-    return _reason(code, duty.rank, what, "K-17", duty.since or co.now, co.actions.until(duty), (duty.rank,))
+    what = "evaluates" if duty.role == EVALUATE else f"is in the {duty.role} callback"
+    rule = "M-11" if duty.role == EPOCH else "K-17"
+    return _reason(code, duty.rank, what, rule, duty.since or co.now, co.actions.until(duty), (duty.rank,))
 
 
 def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import attrs
 
 from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
 from .values import state, value
+
+if TYPE_CHECKING:
+    from .config import Config
 
 __all__ = [
     "GrowthGuard",
@@ -78,7 +81,8 @@ class GuardInput:
 class Guard(Protocol):
     """A convergence guard. Any object of this shape may be supplied; one that raises counts as Stable (C-13).
 
-    `reports_telemetry` says whether its cycles show up as `GuardTelemetry` on the timeline.
+    `reports_telemetry` says whether its cycles show up as `GuardTelemetry` on the timeline. A class attribute `claims`
+    may name what `paceline.core.conformance.policies` is to test.
     """
 
     @property
@@ -105,6 +109,7 @@ class LevelGuard:
     """
 
     reports_telemetry: ClassVar[bool] = True
+    claims: ClassVar[tuple[str, ...]] = ("free_of_world",)
 
     threshold: float = LEVEL_THRESHOLD
     recent: list[float] = attrs.field(init=False, factory=list)
@@ -138,6 +143,7 @@ class GrowthGuard:
     """
 
     reports_telemetry: ClassVar[bool] = True
+    claims: ClassVar[tuple[str, ...]] = ("free_of_world", "nudges")
 
     soft: float = SOFT_GROWTH
     hard: float = HARD_GROWTH
@@ -201,6 +207,7 @@ class NoGuard:
     """Always Stable, and silent on the timeline (B-33)."""
 
     reports_telemetry: ClassVar[bool] = False
+    claims: ClassVar[tuple[str, ...]] = ("free_of_world",)
 
     def observe(self, cycle: GuardInput) -> Verdict:
         return Stable()
@@ -265,8 +272,9 @@ def _is_reading(number: object) -> bool:
     return isinstance(number, int | float) and 0 <= number < math.inf
 
 
-def chosen(guard: Any, threshold: float | None, *, blends: bool) -> Guard:
+def chosen(config: Config) -> Guard:
     """The guard that a config names, or the object it holds (B-33)."""
+    guard, threshold = config.guard, config.guard_threshold
     if not isinstance(guard, str):
         given: Guard = guard
         return given
@@ -274,4 +282,4 @@ def chosen(guard: Any, threshold: float | None, *, blends: bool) -> Guard:
         return GrowthGuard()
     if guard == "none":
         return NoGuard()
-    return LevelGuard(default_threshold(blends=blends) if threshold is None else threshold)
+    return LevelGuard(default_threshold(blends=config.alpha is not None) if threshold is None else threshold)

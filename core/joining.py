@@ -5,10 +5,10 @@ everybody receives, and becomes a voter in the finish of a cycle whose consensus
 stands on the current consensus and schedule position, and no consensus is ever made for one rank.
 
 Only what no consensus holds must come from one rank: frozen and local entries, the static part of the state (R-20).
-The lowest attached voter gives it, once per joiner; another one takes over when that one is gone. The transfer is a
-data round of kind `state` of its own, with the donor as its only member and the joiner as its only observer, whose
-key carries the number of the transfer. It gates nothing: an acknowledgement without the static part is no evidence
-yet, and the joiner is waited for only by the patience of M-26.
+The lowest attached voter without a role gives it, once per joiner; another one takes over when that one is gone. The
+transfer is a data round of kind `state` of its own, with the donor as its only member and the joiner as its only
+observer, whose key carries the number of the transfer. It gates nothing: an acknowledgement without the static part is
+no evidence yet, and the joiner is waited for only by the patience of M-26.
 """
 
 from __future__ import annotations
@@ -137,14 +137,17 @@ class Joins:
         return donor.incarnation == incarnation and able and donor.attached
 
     def _ask(self, joiner: int, incarnation: int) -> None:
-        """The lowest voter that can be reached; M-27: only a voter stands on the current consensus. The averager is no
-        rank: what goes to it goes to `NO_RANK`."""
+        """The lowest voter that can be reached and calls no callbacks, else the lowest one (M-24): a rank inside a
+        callback answers when that is over. M-27: only a voter stands on the current consensus. The averager is no rank:
+        what goes to it goes to `NO_RANK` (M-44)."""
         co = self.co
         self._close(joiner)
         donors = co.voters if self.seed is None or co.voters else [self.seed[0]]
-        donor = next((co.peers[rank] for rank in donors if co.peers[rank].attached), None)
-        if donor is None:
+        attached = [rank for rank in donors if co.peers[rank].attached]
+        if not attached:
             return
+        busy = co.roles.holders.values()
+        donor = co.peers[next((rank for rank in attached if rank not in busy), attached[0])]
         self.transfers += 1
         transfer = Transfer(self.transfers, (donor.rank, donor.incarnation), (joiner, incarnation))
         self.open[joiner] = transfer

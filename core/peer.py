@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from . import gates
 from . import messages as m
 from .attachment import Attachment
 from .effects import Alert, Emit
 from .errors import InvariantError
 from .ladder import Climb, Stage
 from .phases import CyclePhase, PeerPhase
-from .roles import CHECKPOINT, EPOCH, EVALUATE
+from .roles import CHECKPOINT, EVALUATE
 from .values import state, value
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class Peer(Attachment):
     callbacks: tuple[str, ...] = ()
     last_intent: int = -1
     missed: int = 0
+    entered_epoch: int = -1
     back: bool = False
     climb: Climb = attrs.field(
         default=attrs.Factory(lambda self: Climb(self.co.config.suspect_history), takes_self=True)
@@ -176,10 +178,7 @@ class Peer(Attachment):
         self.loss = event.batch_loss
         co.book.count_step(self.rank, self._head(), event.cycle)
         if not self.satisfied and self.steps >= self.quota:
-            self.satisfied = True
-            co.short -= 1
-            if co.cycle.waiting_since is None:
-                co.cycle.waiting_since = co.now
+            gates.note_satisfied(co, self)
         if co.cycle.phase == CyclePhase.PENDING:
             self.climb.stepped(co.now)
         if self.steps > co.park_above or (co.short == 0 and co.cycle.phase == CyclePhase.IDLE):
@@ -201,9 +200,11 @@ class Peer(Attachment):
         epoch = self.co.book.holdings(self.rank).plans[0].plan.epoch
         short = self.co.book.complete(self.rank, event.plan_ids)
         self.co.desk.completed(self.rank, epoch, event)
+        self.co.actions.entered(self)
         if short:
             self.co.returned = True
             self.co.emit(Alert("short_plan", f"rank {self.rank}", f"{short} batches of a plan were not trained"))
+        gates.plan_ended(self.co, self)
 
     def note_rate(self, event: m.LrUpdate) -> None:
         """Input of the meta-controller (B-43)."""
@@ -212,7 +213,7 @@ class Peer(Attachment):
     def exclude_callback(self, event: m.EpochFnElapsed) -> None:
         """K-18."""
         self._progress("EpochFnElapsed")
-        self.co.actions.account(self, EPOCH, event.elapsed_ms)
+        self.co.actions.epoch_called(self, event)
 
     def forward_sample(self, event: m.ResourceSample) -> None:
         """Decides nothing (O-5)."""
@@ -325,7 +326,9 @@ class Peer(Attachment):
         """Facts for a dump or a display (O-8)."""
         return {
             "rank": self.rank, "incarnation": self.incarnation, "status": self.phase.name.lower(),
-            "steps": self.steps, "quota": self.quota, "last_step": self.last_step_count, "satisfied": self.satisfied,
+            "attached": self.attached, "epoch": self.co.book.holdings(self.rank).epoch,
+            "count": self.co.balancer.counts.get(self.rank), "steps": self.steps, "quota": self.quota,
+            "last_step": self.last_step_count, "satisfied": self.satisfied,
             "throttled": None if self.throttled is None else self.throttled.name.lower(), "acked": self.acked,
             "shipped": self.shipped, "progress": self.progress_kind, "last_progress": self.last_progress,
         }  # fmt: skip

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import messages as m
 from .effects import Alert, Emit, Finish, Invoke
 from .phases import RunPhase
+from .timeline import AGAIN
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -56,7 +57,7 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     if machine.finished:
         machine.emit(Finish(machine.run.status, machine.run.text))
         return machine
-    machine.fire_cycle("Restarted")
+    machine.cycle_engine.fire(machine.cycle, "Restarted", None)
     machine.actions.restarted()
     machine.returned = machine.urgent = True
     machine.deadline = now  # the first Tick is due at once
@@ -67,7 +68,7 @@ def _again(effect: Any) -> Any:
     """What of the last batch is done once more (M-44): people and hooks are told, with a mark. Messages to ranks wait
     in their lanes; rounds are opened anew, and files are ordered anew where they are still to be had."""
     if isinstance(effect, Emit):
-        return Emit(effect.name, {**effect.facts, "again": True})
+        return Emit(effect.name, {**effect.facts, AGAIN: True})
     if isinstance(effect, Invoke):
         return Invoke(effect.callback, (*effect.arguments, {"again": True}))
     return effect if isinstance(effect, Alert) else None
@@ -77,7 +78,7 @@ def _rebase(co: Coordinator, now: float) -> None:
     """M-40: instants of the old clock become now, so every wait starts afresh; what was said in a wait stays said."""
     config, run, cycle = co.config, co.run, co.cycle
     co.now, co.late_after = now, float("inf")
-    co.next_beacon = now + config.beacon_s
+    co.next_beacon, co.dump_due = now + config.beacon_s, now + config.scaled(config.stall_dump_s)
     co.liveness = [(now + config.staleness_s, rank, co.peers[rank].incarnation) for rank in co.alive]
     for peer in co.peers.values():
         peer.last_seen = peer.last_progress = now
@@ -112,7 +113,7 @@ def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
     cycle.number = max(cycle.number, claim.cycle)
     text = f"rank {rank} holds version {claim.version}, which the journal has lost; its picks are trained again"
     co.emit(Alert("accounting", "journal", text, critical=True))
-    co.fire_cycle("Overtaken")
+    co.cycle_engine.fire(co.cycle, "Overtaken", None)
     co.joins.overtaken(claim.version)
     for other in list(co.alive):
         co.peers[other].broken = True  # the lanes are not what the books say

@@ -162,5 +162,5 @@ def _lines(path: Path, data: bytes) -> list[bytes]:
 def _parsed(path: Path, number: int, line: bytes, meaning: Any) -> Any:
     try:
         return meaning(json.loads(line))
-    except (ValueError, CheckpointError) as error:
+    except (ValueError, RecursionError, CheckpointError) as error:
         raise CheckpointError(f"{path}, line {number}: {error}") from error

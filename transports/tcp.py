@@ -72,7 +72,7 @@ class TcpTransport:
     """One try per dial, for a caller that counts its tries itself (M-40)."""
 
     scheme = "tcp"
-    capabilities = Capabilities(across_hosts=True, authenticated=True, separate_bulk=True)
+    capabilities = Capabilities(across_processes=True, across_hosts=True, authenticated=True, separate_bulk=True)
 
     async def listen(self, url: str, credentials: Credentials) -> TcpListener:
         """Bind host and port of `url`; no host means loopback, port 0 a free port, and the listener's `url` has the
