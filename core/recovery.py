@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
+
 from . import messages as m
 from .effects import Alert, Emit, Finish, Invoke
 from .phases import RunPhase
@@ -68,7 +70,7 @@ def _again(effect: Any) -> Any:
     """What of the last batch is done once more (M-44): people and hooks are told, with a mark. Messages to ranks wait
     in their lanes; rounds are opened anew, and files are ordered anew where they are still to be had."""
     if isinstance(effect, Emit):
-        return Emit(effect.name, {**effect.facts, AGAIN: True})
+        return attrs.evolve(effect, facts={**effect.facts, AGAIN: True})
     if isinstance(effect, Invoke):
         return Invoke(effect.callback, (*effect.arguments, {"again": True}))
     return effect if isinstance(effect, Alert) else None
