@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import joining
+from . import digests, joining
 from . import messages as m
 from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
@@ -28,8 +28,6 @@ __all__ = ["Cycle"]
 
 MAX_ATTEMPTS = 32
 """Attempts of one cycle before the run is given up (R-18)."""
-AVERAGER = -1
-"""Stands for the averager among the ranks whose digests are compared (C-18)."""
 NORM_TOLERANCE = 1e-6
 """Relative difference of two post-norms of one cycle that is worth an alert (C-6)."""
 
@@ -198,9 +196,7 @@ class Cycle:
 
     def digest_split(self, event: object) -> bool:
         """C-18: a rank was delivered other bytes than the majority, or there is no majority."""
-        digests = self._digests()
-        best = _majority(digests)
-        return bool(digests) and (best is None or any(d != best for r, d in digests.items() if r != AVERAGER))
+        return digests.minority(self) != ()
 
     # --- arm -----------------------------------------------------------------------------------------------------
 
@@ -446,10 +442,9 @@ class Cycle:
 
     def settle_digests(self, event: object) -> None:
         """C-18: the minority goes; without a majority the cycle is repeated once, then the run ends."""
-        digests = self._digests()
-        best = _majority(digests)
-        if best is not None:
-            for rank in sorted(r for r, d in digests.items() if d != best and r != AVERAGER):
+        wrong = digests.minority(self)
+        if wrong is not None:
+            for rank in wrong:
                 self.co.emit(Alert("digest_mismatch", f"rank {rank}", "was delivered other bytes", critical=True))
                 self.co.lose(rank, "digest")
         elif not self.split_repeated:
@@ -457,16 +452,6 @@ class Cycle:
             self._retry("the digests of the consensus differ and no majority agrees")
         else:
             self.co.condemn(m.SaveReason.CONSENSUS_MISMATCH, "the digests of the consensus differ again")
-
-    def _digests(self) -> dict[int, bytes]:
-        """Digests of who acknowledged, the averager's own as rank AVERAGER."""
-        if not self.co.config.digest:
-            return {}
-        peers = [self.co.peers[rank] for rank in self.participants if self.takes_part(rank)]
-        known = {peer.rank: peer.digest for peer in peers if peer.digest is not None and peer.alive}
-        if self.reduced is not None and self.reduced.digest is not None and known:
-            known[AVERAGER] = self.reduced.digest
-        return known
 
     def member_gone(self, rank: int, was_owing: bool) -> None:
         """C-21: a member that left is waited for no longer. While forming, the next rank takes the place of a source
@@ -509,11 +494,3 @@ class Cycle:
             finish_formation(self)
         else:
             finish_cycle(self)
-
-
-def _majority(digests: dict[int, bytes]) -> bytes | None:
-    """The digest that more than half of them have, or None."""
-    tally: dict[bytes, int] = {}
-    for digest in digests.values():
-        tally[digest] = tally.get(digest, 0) + 1
-    return next((digest for digest, count in tally.items() if 2 * count > len(digests)), None)
