@@ -1,0 +1,37 @@
+"""The ledger of evidence says what its kept numbers say, and nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parents[1]
+
+
+def prove() -> ModuleType:
+    """tests/prove.py, found by its path: the folder is no package."""
+    spec = importlib.util.spec_from_file_location("paceline_prove", ROOT / "tests" / "prove.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_ledger_is_made_from_the_numbers_that_were_kept() -> None:
+    """A number that no run has shown cannot stand there."""
+    module = prove()
+    evidence = json.loads(module.EVIDENCE.read_text(encoding="utf-8"))
+    page = module.LEDGER.read_text(encoding="utf-8")
+    assert module.written(page, evidence) == page, "python tests/prove.py --write makes it anew"
+
+
+def test_the_kept_numbers_are_those_of_a_run_in_which_all_held() -> None:
+    """What is claimed was complete: the checker's bounds exhausted, every mark reached, every mutant noticed."""
+    steps = json.loads(prove().EVIDENCE.read_text(encoding="utf-8"))["steps"]
+    assert list(steps) == list(prove().STEPS)
+    assert all(one["complete"] and one["ok"] for one in steps["model checker"]["configurations"])
+    assert not steps["storms"]["failures"] and not steps["storms"]["unreached"]
+    assert not steps["mutants"]["survivors"]
+    assert not any(counts.get("failed") or counts.get("error") for counts in steps["kits"]["kits"].values())
