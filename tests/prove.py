@@ -3,6 +3,7 @@
     python tests/prove.py                    run every step, say what each found, end with 1 if one fails
     python tests/prove.py --only mutants     some of them
     python tests/prove.py --write            also keep the numbers in docs/evidence.json and docs/testing.md
+    python tests/prove.py --page             make the page anew from kept numbers, when a schedule has come
 
 Each step is a command that anybody can run by itself; this file runs them one after the other with the bounds that a
 release is held to, reads what they say as JSON, and adds it up. The ledger in docs/testing.md is made from the kept
@@ -181,8 +182,8 @@ def ledger(evidence: Facts) -> Iterator[str]:
     steps = evidence["steps"]
     for one in steps["model checker"]["configurations"]:
         whole = "complete" if one["complete"] else "cut"
-        yield (f"| model checker | {_bounds(one['bounds'])} | {one['states']:,} states, {one['transitions']:,} transitions, "
-               f"{whole}, {one['seconds']:.0f} s |")  # fmt: skip
+        size = f"{one['states']:,} states, {one['transitions']:,} transitions"
+        yield f"| model checker | {_bounds(one['bounds'])} | {size}, {whole}, {one['seconds']:.0f} s |"
     storm = steps["storms"]
     reached = sum(1 for mark in storm["marks"].values() if mark["times"])
     yield (f"| simulator | {storm['seeds']:,} {storm['faults']} seeds of {storm['ranks']} ranks | "
@@ -221,8 +222,8 @@ def _bounds(bounds: Facts) -> str:
 
 def _mutants(report: Facts) -> str:
     killed = ", ".join(f"{count:,} by {layer}" for layer, count in report["layers"].items())
-    return (f"{report['mutants']:,} mutants of tables, guards and comparisons | noticed: {killed}; "
-            f"{report['equivalent']:,} cannot be noticed, each with its reason; {len(report['survivors'])} survive")  # fmt: skip
+    rest = f"{report['equivalent']:,} cannot be, each with its reason; {len(report['survivors'])} survive"
+    return f"{report['mutants']:,} mutants of tables, guards and comparisons | noticed: {killed}; {rest}"
 
 
 def _comment(path: Path) -> str:
@@ -239,6 +240,10 @@ def written(text: str, evidence: Facts) -> str:
     return "\n".join([head + BEGIN, "", *ledger(evidence), "", END]) + tail
 
 
+def _write_page(evidence: Facts) -> None:
+    LEDGER.write_text(written(LEDGER.read_text(encoding="utf-8"), evidence), encoding="utf-8")
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -246,8 +251,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(STEPS), action="append", help="only this step, repeatable")
-    parser.add_argument("--write", action="store_true", help="keep the numbers in docs/evidence.json and docs/testing.md")
+    parser.add_argument("--write", action="store_true", help="keep the numbers, and make the ledger of them")
+    parser.add_argument("--page", action="store_true", help="only make the ledger anew, from the numbers kept before")
     options = parser.parse_args(arguments)
+    if options.page:
+        _write_page(json.loads(EVIDENCE.read_text(encoding="utf-8")))
+        return 0
     if options.write and options.only:
         parser.error("--write keeps all numbers of one run; leave --only away")
     begun, found, bad = time.monotonic(), {}, []
@@ -268,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "seconds": time.monotonic() - begun, "steps": found}  # fmt: skip
     if options.write and not bad:
         EVIDENCE.write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
-        LEDGER.write_text(written(LEDGER.read_text(encoding="utf-8"), evidence), encoding="utf-8")
+        _write_page(evidence)
     print(f"proved in {evidence['seconds']:.0f} s" if not bad else f"not proved: {', '.join(bad)}")
     return 1 if bad else 0
 

@@ -24,7 +24,7 @@ def test_the_ledger_is_made_from_the_numbers_that_were_kept() -> None:
     module = prove()
     evidence = json.loads(module.EVIDENCE.read_text(encoding="utf-8"))
     page = module.LEDGER.read_text(encoding="utf-8")
-    assert module.written(page, evidence) == page, "python tests/prove.py --write makes it anew"
+    assert module.written(page, evidence) == page, "python tests/prove.py --page makes it anew"
 
 
 def test_the_kept_numbers_are_those_of_a_run_in_which_all_held() -> None:
