@@ -5,7 +5,8 @@ a combination of knobs that they exclude is refused when the run is configured (
 coordinator's half of an averager is a passive object in the manner of the machines: events in, events out, no task,
 no thread, no socket. A driver moves the bytes and feeds the returned events to the coordinator.
 
-Averagers are found by name in the entry point group `paceline.averagers`; `star` is always there.
+Averagers are found by name in the entry point group `paceline.averagers`; `star` is always there. Whether one keeps
+this contract is what `paceline.backends.conformance` says; docs/guides/write-an-averager.md explains it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Averager(Protocol):
         """A rank is gone (R-2)."""
 
     def abort(self, aborted: AbortRound) -> None:
-        """The round will not be finished."""
+        """The round will not be finished. Raises `LocalProtocolError` for the open round of an averager that is not
+        abortable."""
 
     def close(self, closed: CloseRound) -> None:
         """The cycle is over; buffers may be reused."""

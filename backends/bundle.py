@@ -35,8 +35,47 @@ class Bundle:
 
 def read_bundle(path: Path) -> Bundle:
     """The bundle in the directory `path`, or of the consensus file `path`. Raises `CheckpointError` for a file that is
-    missing, damaged, of a newer format, or not the one that the record was written for."""
+    missing, damaged, of a newer format, or not the one that the record was written for; it names the newest bundle of
+    that directory that is older and whole, if there is one. Which to take is for a person to say: going on from an
+    older one trains again what came after it."""
     file = (path / f"{FINAL_STEM}.safetensors" if path.is_dir() else path).resolve()
+    try:
+        return _read(file)
+    except CheckpointError as failure:
+        older = _next_older(file)
+        if older is None:
+            raise
+        raise CheckpointError(
+            f"{failure}; the newest older bundle that is whole is {older.file}, version {older.resume.version}: to go "
+            "on from there, name it"
+        ) from None
+
+
+def _next_older(refused: Path) -> Bundle | None:
+    """The bundle of the highest version beside one that was refused, below that one's own if its record can be read.
+    Records first and from the newest down, so that no more files are hashed than must be."""
+    limit = None
+    found: list[tuple[int, Path]] = []
+    for meta in sorted(refused.parent.glob("*.meta.json")):
+        file = meta.with_name(meta.name.removesuffix(".meta.json") + ".safetensors")
+        try:
+            version = Resume.read(json.loads(meta.read_text(encoding="utf-8"))).version
+        except (OSError, ValueError, CheckpointError):
+            continue
+        if file == refused:
+            limit = version
+        else:
+            found.append((version, file))
+    for version, file in sorted(found, reverse=True):
+        if limit is None or version < limit:
+            try:
+                return _read(file)
+            except CheckpointError:
+                continue
+    return None
+
+
+def _read(file: Path) -> Bundle:
     meta = file.with_suffix(".meta.json")
     try:
         resume = Resume.read(json.loads(meta.read_text(encoding="utf-8")))

@@ -29,7 +29,15 @@ from ..core.errors import CheckpointError
 from ..core.schema import DTYPE_SIZES, Schema
 from .layout import FlatLayout, allocate
 
-__all__ = ["load_flat", "load_model", "load_optimizer", "save_flat", "save_model", "save_optimizer"]
+__all__ = [
+    "load_flat",
+    "load_model",
+    "load_optimizer",
+    "restore_optimizer",
+    "save_flat",
+    "save_model",
+    "save_optimizer",
+]
 
 WRITE_BYTES = 16 << 20
 """Most bytes handed to the kernel at once."""
@@ -137,16 +145,36 @@ def save_optimizer(
     _write(target, items, {**(metadata or {}), OPTIMIZER_KEY: json.dumps(plain, separators=(",", ":"))})
 
 
-def load_optimizer(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The state dict that `save_optimizer` wrote, for `optimizer.load_state_dict`. Raises `CheckpointError`."""
+def load_optimizer(path: str | os.PathLike[str], rank: int | None = None) -> dict[str, Any]:
+    """The state dict that `save_optimizer` wrote, for `optimizer.load_state_dict`. With `rank` the file must be that
+    rank's own: its momentum is of the path that this rank took, and of no other (K-12). Raises `CheckpointError`."""
     target = Path(path)
     tensors, metadata = _read(target)
+    if rank is not None and metadata.get("rank") != str(rank):
+        raise CheckpointError(f"{target} is of rank {metadata.get('rank')}, this is rank {rank}: momentum belongs to "
+                              "the rank that gathered it (K-12)")  # fmt: skip
     try:
         plain = json.loads(metadata[OPTIMIZER_KEY])
         unpacked: dict[str, Any] = _unpack(plain, tensors)
     except (KeyError, ValueError, TypeError) as failure:
         raise CheckpointError(f"{target} holds no optimizer state: {failure!r}; give another file (K-12)") from failure
     return unpacked
+
+
+def restore_optimizer(path: str | os.PathLike[str], optimizer: torch.optim.Optimizer, rank: int) -> None:
+    """Give a rank its own optimizer state back; in `path`, `{rank}` stands for its number. Raises `CheckpointError`,
+    the optimizer unchanged, also for the state of another optimizer or model."""
+    target = Path(str(path).replace("{rank}", str(rank)))
+    state = load_optimizer(target, rank)
+    known = state.get("state", {})
+    for number, (group, ours) in enumerate(zip(state.get("param_groups", ()), optimizer.param_groups, strict=False)):
+        for place, (parameter, own) in enumerate(zip(group.get("params", ()), ours["params"], strict=False)):
+            if known and own.requires_grad and parameter not in known:  # the library would read it as nothing to do
+                raise CheckpointError(f"{target} has no state for parameter {place} of group {number} (K-12)")
+    try:
+        optimizer.load_state_dict(state)
+    except (KeyError, ValueError, TypeError) as failure:
+        raise CheckpointError(f"{target} does not fit this {type(optimizer).__name__}: {failure} (K-12)") from failure
 
 
 def _pack(target: Path, thing: Any, place: str, items: list[_Item], depth: int) -> Any:

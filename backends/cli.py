@@ -7,7 +7,6 @@ too, so `main` speaks in place of click. Modules that load torch or trio are imp
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -22,6 +21,12 @@ import click
 from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
+from .command_conform import conform
+from .command_conform_plugins import averager, policy
+from .command_mutants import mutants
+from .command_replay import replay
+from .command_simulate import simulate
+from .knobs import parse_knobs
 
 if TYPE_CHECKING:
     from .launch import Kill
@@ -106,6 +111,8 @@ RUN_OPTIONS: Callable[[Any], Any] = _together(
                  help="Go on with the run that ended in DIR: its model, and what it had not trained."),
     click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable."),
 )  # fmt: skip
+DEBUG_DUMP_S = 15.0
+"""How long nothing may move before the state is told, where somebody debugs (O-8)."""
 RECORD = click.option("--record", type=click.Path(path_type=Path), metavar="FILE",
                       help="Record all that goes in and out of every machine, for `paceline replay`.")  # fmt: skip
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -124,14 +131,9 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
     }  # fmt: skip
     if resume is not None:
         values["initial_state"] = str(resume)
-    for knob in knobs:
-        name, equals, text = knob.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {knob!r} is not allowed: write KNOB=VALUE, such as anchor=20")
-        try:
-            values[name] = json.loads(text)
-        except ValueError:
-            values[name] = text
+    values.update(parse_knobs(knobs))
+    if _debugging():
+        values.setdefault("stall_dump_s", DEBUG_DUMP_S)
     return Config.from_knobs(values)
 
 
@@ -325,35 +327,6 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
     os.execve(sys.executable, [sys.executable, script, *arguments], environment)
 
 
-@cli.command()
-@click.argument("journal", type=click.Path(path_type=Path))
-def replay(journal: Path) -> int:
-    """Go through a recorded run (--record FILE), or the JOURNAL of its coordinator (--set journal=FILE), again and see
-    that every machine decides the same.
-
-    Ends with 1 if one does not, and names the first effect that differs.
-    """
-    from ..core.journal import first_difference, replay
-    from ..transports.journal_file import read_journal
-    from ..transports.record_file import is_record, replay_record
-
-    if is_record(journal):
-        machines = replay_record(journal)
-        for machine in machines:
-            said = machine.difference or "the replay is the same"
-            click.echo(f"{machine.by}: {machine.events} events, {machine.effects} effects: {said}")
-        return 1 if any(machine.difference for machine in machines) else 0
-    head, batches = read_journal(journal)
-    records = [record for batch in batches for record in batch.records]
-    recorded = [effect for batch in batches for effect in batch.effects]
-    found = first_difference(recorded, replay(head.settings, records, snapshot=head.snapshot))
-    if found is not None:
-        click.echo(str(found))
-        return 1
-    click.echo(f"{len(records)} events, {len(recorded)} effects: the replay is the same")
-    return 0
-
-
 @cli.command("explain-table")
 @click.argument("name")
 def explain_table(name: str) -> None:
@@ -391,6 +364,14 @@ def lint_tables() -> int:
     for line in findings:
         click.echo(line)
     return 1 if findings else 0
+
+
+cli.add_command(conform)
+cli.add_command(replay)
+cli.add_command(simulate)
+cli.add_command(mutants)
+conform.add_command(averager)
+conform.add_command(policy)
 
 
 def _debug(wanted: bool) -> None:

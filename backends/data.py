@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,35 @@ from torch.utils.data import TensorDataset, default_collate
 from ..core.errors import ConfigError
 from ..core.schema import dataset_signature
 
-__all__ = ["Collator", "dataset_identity"]
+__all__ = ["Collator", "Upcoming", "dataset_identity"]
 
 PROBES = 16
 """Samples whose content goes into the signature, spread evenly over the data set."""
+
+
+READ_AHEAD = 256
+"""Sample numbers computed at a time for whoever reads a hint; the permutation is fastest in runs of this length."""
+
+
+class Upcoming:
+    """Numbers of the samples that this rank may be given next, soonest first (D-24).
+
+    For the `prefetch(indices)` of a data set: iterate over it as far as there is room, in any thread, as often as
+    wanted. It may go on for millions of samples, which are numbered only as they are read. It is a guess: others may
+    come, and each new hint takes the place of the one before (W-25).
+    """
+
+    def __init__(
+        self, segments: Sequence[tuple[int, Sequence[tuple[int, int]]]], samples: Callable[[int, int, int], list[int]]
+    ) -> None:
+        self._segments = segments
+        self._samples = samples
+
+    def __iter__(self) -> Iterator[int]:
+        for epoch, parts in self._segments:
+            for offset, size in parts:
+                for start in range(offset, offset + size, READ_AHEAD):
+                    yield from self._samples(epoch, start, min(READ_AHEAD, offset + size - start))
 
 
 class Collator:
@@ -37,6 +62,17 @@ class Collator:
         if not parts:
             raise ConfigError("a sample of the data set is empty; it needs at least an input")
         return parts if self._device is None else tuple(_moved(part, self._device) for part in parts)
+
+    def prefetch(self, upcoming: Upcoming) -> str | None:
+        """Tell the data set what may come, if it has a `prefetch(indices)`, which must return at once. Gives what it
+        raised, in words: a hint never fails (W-25)."""
+        hook = getattr(self._dataset, "prefetch", None)
+        if callable(hook):
+            try:
+                hook(upcoming)
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+        return None
 
 
 def _moved(part: Any, device: torch.device) -> Any:

@@ -27,13 +27,13 @@ import torch
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.dispatch.permutation import decode, partition
-from ..core.errors import CheckpointError, LocalProtocolError
+from ..core.errors import CheckpointError, ConfigError, LocalProtocolError, PacelineError
 from ..core.messages import IntentKind, Outcome, Plan
 from ..core.worker import stop_error
 from .bundle import check_file
-from .checkpoint import load_flat, save_model, save_optimizer
+from .checkpoint import load_flat, restore_optimizer, save_model, save_optimizer
 from .connection import Connection, Environment, connect
-from .data import Collator, dataset_identity
+from .data import Collator, Upcoming, dataset_identity
 from .duties import Callbacks, consensus_in
 from .flat import FlatModel, Snapshot
 from .schema import schema_of
@@ -77,19 +77,23 @@ class _Chunk:
 class Session:
     """One rank of a run.
 
-    `dataset` has `__len__` and `__getitem__`, the same on every rank. `batch_size`, `epochs`, `seed` are wishes: they
-    fill what the coordinator left open and must agree with what it did not (V-6). `lr_schedule` maps the schedule
-    position (steps of the whole cohort, W-8) to a learning rate, set on every parameter group before each step.
+    `dataset` has `__len__` and `__getitem__`, the same on every rank; a `prefetch(indices)` that it may have is told
+    which samples may come next (see `data.Upcoming`). `batch_size`, `epochs`, `seed` are wishes: they fill what the
+    coordinator left open and must agree with what it did not (V-6). `lr_schedule` maps the schedule position
+    (steps of the whole cohort, W-8) to a learning rate, set on every parameter group before each step.
     `on_epoch(epoch, session)`, `evaluate(model)` and `on_checkpoint(version, session)` are called at one rank of the
     cohort, so every rank brings them: at the first plan of an epoch; on the consensus of a version, giving a metric or
     `(metric, count)`; and when that consensus is checkpointed. What they raise is told and does not end the training.
+
+    `optimizer_file` gives this rank the optimizer state back that it saved when the run that is resumed ended; `{rank}`
+    in it stands for its number (K-12).
 
     `url`, `token` and the rest of the connection come from the environment that `paceline run` and `paceline join`
     set, or from `environment`.
 
     Raises `ConfigError` for a data set or model that cannot be trained, `TransportError` if no coordinator answers,
-    `RefusedError` if it refuses this rank. The loop raises `StallError` when the run gave up, `TransportError` when the
-    coordinator is lost.
+    `RefusedError` if it refuses this rank, `CheckpointError` for an `optimizer_file` that is not its own. The loop
+    raises `StallError` when the run gave up, `TransportError` when the coordinator is lost.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Session:
         on_epoch: Callable[[int, Session], Any] | None = None,
         evaluate: Callable[[torch.nn.Module], Any] | None = None,
         on_checkpoint: Callable[[int, Session], Any] | None = None,
+        optimizer_file: str | Path | None = None,
         environment: Environment | None = None,
     ) -> None:
         self.model = model
@@ -141,6 +146,8 @@ class Session:
         self._over = False
         atexit.register(self._abandon)
         self._scale = 1.0 + (self.world - 1) * float(self._config["lr_scale_ratio"])
+        if optimizer_file is not None:
+            self._restore(optimizer_file)
 
     # --- facts ---------------------------------------------------------------------------------------------------
 
@@ -248,14 +255,24 @@ class Session:
         size = int(self._config["batch_size"])
         offset = plan.offset + chunk.batch * size
         count = min(size, plan.size - chunk.batch * size)
-        picks = partition(
-            int(self._config["dataset_len"]) * int(self._config["repeats"]), int(self._config["epoch_splits"]),
-            int(self._config["seed"]), plan.epoch, offset, count,
-        )  # fmt: skip
-        samples = tuple(decode(pick, int(self._config["repeats"]))[0] for pick in picks)
+        samples = tuple(self._picks(plan.epoch, offset, count))
         parts = self._collate(samples)
         self._samples = count
         return Batch(parts[0], parts[1] if len(parts) > 1 else None, parts, samples, plan.epoch)
+
+    def _picks(self, epoch: int, offset: int, size: int) -> list[int]:
+        """The samples of a slice, in the order in which they are trained (D-2)."""
+        config, repeats = self._config, int(self._config["repeats"])
+        picks = partition(
+            int(config["dataset_len"]) * repeats, int(config["epoch_splits"]), int(config["seed"]), epoch, offset, size
+        )
+        return [decode(pick, repeats)[0] for pick in picks]
+
+    def _hint(self, order: fx.Stage) -> None:
+        """To the data set, if it can use it; what goes wrong there is no matter of the training (W-25)."""
+        error = self._collate.prefetch(Upcoming(order.segments, self._picks))
+        if error is not None:
+            self._tracer.note("prefetch_failed", {"error": error})
 
     def _set_rate(self) -> None:
         if self._schedule is not None:
@@ -340,6 +357,8 @@ class Session:
             self._act(order)
         elif isinstance(order, fx.Save):
             self._save(order)
+        elif isinstance(order, fx.Stage):
+            self._hint(order)
         elif isinstance(order, fx.Publish):
             self._tracer.note(order.name, order.facts)
         elif isinstance(order, fx.Stop):
@@ -371,6 +390,17 @@ class Session:
             flat, _ = load_flat(path, schema_of(self.model))
             self._flat.adopt(flat)
             self._tracer.note("resumed", {"file": path})
+
+    def _restore(self, optimizer_file: str | Path) -> None:
+        """K-12: momentum has no consensus; a rank of a run that is resumed may have its own back."""
+        try:
+            if self._config.get("initial_state", "rank") == "rank":
+                raise ConfigError(f"optimizer_file = {optimizer_file} goes with a run that is resumed, and this one "
+                                  "begins anew (K-12)")  # fmt: skip
+            restore_optimizer(optimizer_file, self.optimizer, self.rank)
+        except PacelineError as error:
+            self._fail(error)
+            raise
 
     def _adopt(self, order: fx.Adopt) -> None:
         self._averaging = False
@@ -410,7 +440,8 @@ class Session:
         stem = order.stem or "paceline"
         try:
             if order.optimizer:
-                save_optimizer(f"{stem}.rank{self.rank}.optim.safetensors", self.optimizer)
+                own = {"rank": str(self.rank), "version": str(order.version)}
+                save_optimizer(f"{stem}.rank{self.rank}.optim.safetensors", self.optimizer, own)
             if order.model:
                 name = f"{stem}.model.safetensors" if order.optimizer else f"{stem}.safetensors"
                 with consensus_in(self._flat, None if order.optimizer else self._consensus()):

@@ -16,9 +16,10 @@ record, needs no rank at all: star writes it after the finish that made it (K-6,
 Time in a callback is duty, not slowness: it is taken out of the window in which it fell (K-18), and its average cost is
 given back to the holder as slack before the next one is due (B-14).
 
-The final evaluation is never armed with a cycle. A death or a refusal may return picks to an epoch that looked
-finished, so that a cycle ends the run is known only afterwards; and a decision id acts once at a rank (I24), so one
-that came too early could not be repeated. The consensus it sees is the retained one, by then the last (K-17).
+The final evaluation is armed with the last cycle of a run that was asked to stop: that one ends it, whoever dies in it.
+That a cycle covers the last of the last epoch is known only afterwards, because a death or a refusal may return picks
+to it; and a decision id acts once at a rank (I24), so one that came too early could not be repeated. There it is sent
+when the run has nothing left to do, and sees the retained consensus, by then the last (K-17).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ RESULT_EVENTS = {CHECKPOINT: "checkpoint callback", EVALUATE: "evaluation"}
 
 @state
 class Duty:
-    """What a rank was asked for. `since` is when it could begin, None while its cycle is not finished."""
+    """What a rank was asked for, or calls by itself at an epoch. `since` is when it could begin, None while its cycle
+    is not finished. The decision id of an epoch callback is its epoch, `steps` what the rank had trained before it."""
 
     role: str
     decision_id: int
@@ -56,6 +58,7 @@ class Duty:
     version: int
     epoch: int
     since: float | None = None
+    steps: int = 0
 
 
 @value
@@ -149,12 +152,7 @@ class Actions:
 
     def _outstanding(self, epoch: int) -> int:
         """Batches of an open epoch that are free or in flight: nobody has trained them yet."""
-        book = self.co.book
-        flying = sum(
-            entry.slice.count - entry.done
-            for rank in sorted(book.ranks) for entry in book.ranks[rank].plans if entry.slice.epoch == epoch
-        )  # fmt: skip
-        return book.pools[epoch].free + flying
+        return self.co.book.pools[epoch].free + self.co.book.in_flight(epoch)
 
     def _arm_bundle(self, cycle: int, tail: bool) -> None:
         co = self.co
@@ -191,9 +189,12 @@ class Actions:
         """K-2: after the cycle that covers the last of an epoch that is due, or on a wish. The last epoch's is the
         final evaluation."""
         co = self.co
+        if co.stopping:
+            self._arm_final(cycle)
+            return
         due, every = self.wished[EVALUATE] or self.again[EVALUATE], co.config.eval_every
         self.wished[EVALUATE] = self.again[EVALUATE] = False
-        epoch = self._label()
+        epoch = self.epoch_label()
         for candidate in range(self.evaluated + 1, co.book.num_epochs - 1):
             if not self._trained(candidate):
                 break
@@ -202,6 +203,17 @@ class Actions:
                 epoch, due = candidate, True
         if due and co.roles.exists(EVALUATE) and not self._armed(EVALUATE):
             self._order_evaluation(self._decide(), epoch, co.cycle.version + 1, cycle)
+
+    def _arm_final(self, cycle: int) -> None:
+        """K-17: this cycle ends the run. A rank keeps one armed evaluation, the newest (K-3), so what was armed and has
+        had no consensus yet is answered by this one, as every wish is."""
+        self.wished[EVALUATE] = self.again[EVALUATE] = False
+        if self.co.roles.served(EVALUATE):
+            self._drop_armed(EVALUATE)
+            self._order_evaluation(m.FINAL_EVALUATION, self.epoch_label(), self.co.cycle.version + 1, cycle)
+
+    def _drop_armed(self, role: str) -> None:
+        self.duties = [duty for duty in self.duties if duty.role != role or duty.since is not None]
 
     def _order_evaluation(self, schedule_id: int, epoch: int, version: int, cycle: int | None) -> None:
         co = self.co
@@ -225,7 +237,7 @@ class Actions:
         self.co.run.decisions += 1
         return self.co.run.decisions
 
-    def _label(self) -> int:
+    def epoch_label(self) -> int:
         """The epoch of running work (K-20)."""
         return max(0, min(self.co.book.first_live, self.co.book.num_epochs - 1))
 
@@ -310,6 +322,34 @@ class Actions:
             peer.window.exclude(elapsed_ms)
             self.cost_ms[role] = callback_cost_ms(self.cost_ms.get(role), elapsed_ms)
 
+    # --- the epoch callback (M-11) ---------------------------------------------------------------------------------
+
+    def entered(self, peer: Peer) -> None:
+        """Another plan may be the first in this rank's hands. If it begins an epoch and the rank holds the role, it is
+        in the callback before it trains (W-6): the coordinator orders nothing there, so it sees it from the plan. An
+        epoch that a rank began while another one held the role is fired."""
+        head = self.co.book.head(peer.rank)
+        if head is None or head.done or head.plan.epoch <= peer.entered_epoch:
+            return
+        peer.entered_epoch = epoch = head.plan.epoch
+        if self.co.roles.holder(EPOCH) == peer.rank and EPOCH in peer.callbacks:
+            version, steps = self.co.cycle.version, peer.total_steps
+            self.duties.append(Duty(EPOCH, epoch, peer.rank, version, epoch, self.co.now, steps))
+            self.co.urgent = True  # its limit has to be counted in the next deadline
+
+    def epoch_called(self, peer: Peer, event: m.EpochFnElapsed) -> None:
+        """It is over (K-18)."""
+        self.account(peer, EPOCH, event.elapsed_ms)
+        duty = self._duty(EPOCH, event.epoch, peer.rank)
+        if duty is not None:
+            self._end(duty)
+
+    def _stepped(self, duty: Duty) -> bool:
+        """Whether a rank has trained since, so that it is not in its epoch callback: it had none to call."""
+        return duty.role == EPOCH and self.co.peers[duty.rank].total_steps > duty.steps
+
+    # --- results, in general ---------------------------------------------------------------------------------------
+
     def _duty(self, role: str, decision_id: int, rank: int) -> Duty | None:
         return next((d for d in self.duties if (d.role, d.decision_id, d.rank) == (role, decision_id, rank)), None)
 
@@ -323,7 +363,7 @@ class Actions:
     def _end(self, duty: Duty) -> None:
         """It is not awaited any more. The time it took is none of the stage in which the rank is (M-11)."""
         self.duties.remove(duty)
-        if duty.since is not None:
+        if duty.since is not None and not self._stepped(duty):
             self.co.peers[duty.rank].climb.excuse(duty.since, self.co.now)
 
     # --- failover --------------------------------------------------------------------------------------------------
@@ -339,6 +379,8 @@ class Actions:
         limit = self._limit()
         for duty in [d for d in self.duties if d.since is not None and self.co.now > d.since + limit]:
             self._end(duty)
+            if duty.role == EPOCH:  # the callback may take its time; only the ladder stands still no longer (M-11)
+                continue
             text = f"no answer within {limit:g} s; the role is taken from rank {duty.rank}"
             self.co.emit(Alert("unserved_role", RESULT_EVENTS[duty.role], text))
             self.co.roles.take_away(duty.role)
@@ -347,10 +389,12 @@ class Actions:
     def _pass_on(self, duty: Duty) -> None:
         """To another rank: the final evaluation at once, everything else with the next cycle (K-9)."""
         roles = self.co.roles
+        if duty.role == EPOCH:
+            return
         if duty.role == EVALUATE:
             if duty.decision_id != m.FINAL_EVALUATION:
                 self.again[EVALUATE] = True
-            elif roles.served(EVALUATE):
+            elif roles.served(EVALUATE) and self.co.run.phase == RunPhase.FINAL_EVAL:
                 self._order_evaluation(m.FINAL_EVALUATION, duty.epoch, self.co.cycle.version, None)
             return
         self.tried = (*self.tried, duty.rank)
@@ -363,8 +407,11 @@ class Actions:
     # --- the end (K-17) --------------------------------------------------------------------------------------------
 
     def begin_final(self) -> None:
-        """The final evaluation, on the last consensus, at once."""
-        self._order_evaluation(m.FINAL_EVALUATION, self._label(), self.co.cycle.version, None)
+        """The final evaluation, on the last consensus, at once; unless it was armed with the cycle that made that. If
+        that cycle made none, its target still keeps the order, and must not wait for another one."""
+        self._drop_armed(EVALUATE)
+        if not self.final_open():
+            self._order_evaluation(m.FINAL_EVALUATION, self.epoch_label(), self.co.cycle.version, None)
 
     def final_open(self) -> bool:
         """Whether its result is awaited."""
@@ -385,7 +432,8 @@ class Actions:
 
     def under_way(self, rank: int) -> Duty | None:
         """What this rank is busy with, the oldest first."""
-        return next((duty for duty in self.duties if duty.rank == rank and duty.since is not None), None)
+        return next((duty for duty in self.duties if duty.rank == rank and duty.since is not None
+                     and not self._stepped(duty)), None)  # fmt: skip
 
     def refresh(self) -> None:
         """The coordinator itself was away: every wait starts anew (M-9)."""

@@ -25,7 +25,7 @@ import math
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -102,6 +102,9 @@ class Balancer:
     Durations are milliseconds. Every field is a plain value, list or dict, so that a snapshot can copy it.
     """
 
+    claims: ClassVar[tuple[str, ...]] = ("balances", "grows")
+    """What `paceline.core.conformance.policies` may test."""
+
     ranks: list[int] = attrs.field(converter=_ascending)
     anchor: int = INITIAL_ANCHOR
     min_anchor: int = attrs.field(default=attrs.Factory(lambda self: self.anchor, takes_self=True))
@@ -160,8 +163,11 @@ class Balancer:
     def ms(self, rank: int) -> float:
         """Smoothed cost of one step of `rank` in milliseconds, the plain mean of its trust window; 0 if unknown."""
         window = self._windows.get(rank)
-        # No mean lies above its largest reading: `min` keeps a sum that overflows finite.
-        return min(sum(window) / len(window), max(window)) if window else 0.0
+        if not window:
+            return 0.0
+        # No mean lies above its largest reading: the bound keeps a sum that overflows finite.
+        mean, largest = sum(window) / len(window), max(window)
+        return mean if mean < largest else largest
 
     def recent_share(self) -> dict[int, float]:
         """Each voter's part of the steps of the last ten windows, summing to 1 (B-15); empty without voters."""

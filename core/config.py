@@ -29,7 +29,7 @@ LATER = {
     "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
     "wire_dtype": "the bf16 wire",
     "link_grace_s": "reattachment", "reconnect_window_s": "reattachment",
-    "stall_dump_s": "periodic state dumps", "session_wait_s": "collective averaging",
+    "session_wait_s": "collective averaging",
     "tls": "TLS", "reports_per_epoch": "sub-epoch records",
 }  # fmt: skip
 """Knobs of protocol section 15 whose feature is not in this version, by feature."""
@@ -91,6 +91,7 @@ class Config:
     suspect_initial_s: float = 60.0
     suspect_history: int = 20
     max_nudges: int = 3
+    stall_dump_s: float = 120.0
     laggards: str = "wait"
     rejoin_window_s: float = 60.0
     exit_grace_s: float = 30.0
@@ -221,7 +222,7 @@ class Config:
         _need(math.isfinite(self.time_scale) and self.time_scale >= 0.1, "time_scale", self.time_scale,
               "finite and at least 0.1 (M-3)")  # fmt: skip
         for knob in ("heartbeat_s", "beacon_s", "exit_grace_s", "leave_grace_s", "save_limit_s", "handshake_s",
-                     "role_limit_s", "first_step_s", "formation_s", "join_timeout_s",
+                     "role_limit_s", "first_step_s", "stall_dump_s", "formation_s", "join_timeout_s",
                      "max_join_timeout_s"):  # fmt: skip
             seconds = getattr(self, knob)
             _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")

@@ -27,6 +27,7 @@ from .config import Config
 from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
+from .dump import dump_when_due, state_dump
 from .effects import Alert, CloseLink, Emit, Ready, Send, SendFenced
 from .engine import Engine, Kind
 from .errors import InvariantError, LocalProtocolError
@@ -54,6 +55,7 @@ from .ledger import Resume, take_over
 from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
+from .policies import Cadence, Policies
 from .roles import CHECKPOINT, EVALUATE, Roles
 from .run import Run
 from .schema import Schema
@@ -73,7 +75,7 @@ than that are a bug of ours."""
 REPORT_NAMES: dict[type, str] = {report: report.__name__ for report in m.REPORTS}
 CYCLE_REPORTS = frozenset({"SyncAck", "SnapshotReady", "RoundFailed"})
 """Reports whose second half is decided by the cycle."""
-QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "ResourceSample", "SnapshotReady", "SyncAck"})
+QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "Metrics", "ResourceSample", "SnapshotReady", "SyncAck"})
 """Reports that open no gate unless their row says so (`urgent`, C-4)."""
 ROUND_EVENTS = (RoundReduced, RoundAborted, RoundProgress)
 FILE_EVENTS = (ConsensusSaved, MetaWritten)
@@ -81,19 +83,22 @@ FILE_EVENTS = (ConsensusSaved, MetaWritten)
 
 class Coordinator:
     """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables,
-    `guard` takes the place of the one that the config names, `resume` is the record of the run to go on with (K-12);
+    `guard` takes the place of the one that the config names, `policies` may replace the balancer and the failure
+    detector too, `resume` is the record of the run to go on with (K-12);
     `CheckpointError` if the two do not go together."""
 
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
-        "deaths", "desk", "fenced", "generation", "guard", "handling", "joins", "late_after", "liveness", "lost",
-        "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above", "peer_engine", "peers",
-        "records", "refused", "resume", "returned", "roles", "run", "run_engine", "save_issued", "schema",
-        "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations", "voters",
+        "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "joins", "late_after",
+        "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above",
+        "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles", "run", "run_engine",
+        "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations",
+        "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
-                 guard: Guard | None = None, resume: Resume | None = None) -> None:  # fmt: skip
+                 guard: Guard | None = None, resume: Resume | None = None,
+                 policies: Policies | None = None) -> None:  # fmt: skip
         self.config = config
         self.generation = 1
         self.now = now
@@ -110,8 +115,9 @@ class Coordinator:
         self.actions = Actions(self)
         self.joins = Joins(self)
         self.book = Book(0, 1, 1, 0, True)
-        self.balancer = Balancer(ranks=[])
-        self.guard: Guard = guard if guard is not None else _guard(config)
+        self.policies = Policies() if policies is None else policies
+        self.balancer: Cadence = Balancer(ranks=[])
+        self.guard: Guard = guard or self.policies.guard or _guard(config)
         self.meta = MetaController() if config.meta_controller else None
         self.schema: Schema | None = None
         self.schema_hash = b""
@@ -128,6 +134,7 @@ class Coordinator:
         self.deaths = 0
         self.lost_sends = 0
         self.fenced: dict[tuple[int, str], int] = {}
+        self.fenced_told: dict[tuple[int, str], int] = {}
         self.refused: dict[tuple[int, str], int] = {}
         self.violations = 0
         self.lost: list[tuple[int, int, str]] = []
@@ -135,6 +142,7 @@ class Coordinator:
         self.deadline = now
         self.late_after = math.inf
         self.next_beacon = now + config.beacon_s
+        self.dump_due = now + config.scaled(config.stall_dump_s)
         self.liveness: list[tuple[float, int, int]] = []
         self.handling = False
         self.resume = resume
@@ -193,11 +201,11 @@ class Coordinator:
 
     @classmethod
     def restore(cls, config: Config, snapshot: Iterable[Any], *, engine: str = "compiled",
-                guard: Guard | None = None) -> Self:  # fmt: skip
+                guard: Guard | None = None, policies: Policies | None = None) -> Self:  # fmt: skip
         """The machine that a snapshot was made of: the same events have the same effects from here on (I25, N-13).
-        `config` and `guard` are those it was made with. Raises `CheckpointError`, naming both values, for the snapshot
-        of another run, another format or a damaged one."""
-        made = cls(config, engine=engine, guard=guard)
+        `config`, `guard` and `policies` are those it was made with. Raises `CheckpointError`, naming both values, for
+        the snapshot of another run, another format or a damaged one."""
+        made = cls(config, engine=engine, guard=guard, policies=policies)
         restore_coordinator(made, snapshot)
         return made
 
@@ -346,9 +354,16 @@ class Coordinator:
                 self.desk.redistribute()
             self.actions.expire()
             gates.judge(self)
+            counted = self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window
+            dump_when_due(self)
             self.desk.serve_completions()
+            self.desk.close_epochs()
             self.run_engine.fire(self.run, "Judge", None)
-            gates.count_gate(self)
+            if self.desk.advice_due:
+                self.desk.advise()
+            # What is handed out or closed after the gates were judged may change them; nothing else does.
+            if counted != (self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window):
+                gates.count_gate(self)
             if not (self.lost or self.condemned or self.urgent or self.returned or self._gate_opened()):
                 break
         else:
@@ -372,7 +387,8 @@ class Coordinator:
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
-        due = [self.next_beacon, ladder.next_due(self), *self.run.deadlines(), *self.actions.deadlines()]
+        dump = math.nextafter(self.dump_due, math.inf)
+        due = [self.next_beacon, ladder.next_due(self), dump, *self.run.deadlines(), *self.actions.deadlines()]
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))
@@ -389,17 +405,20 @@ class Coordinator:
 
     def send(self, peer: Peer, kind: type[m.Control], **fields: Any) -> None:
         """One message to one incarnation, stamped and numbered; a plan in it is reserved under its number (N-10)."""
-        if not peer.alive or not peer.attached:
+        if not peer.attached:  # nor is who has left or died
             return
-        peer.control_seq += 1
+        rank, incarnation = peer.rank, peer.incarnation
+        peer.control_seq = number = peer.control_seq + 1
         plan = fields.get("plan") or fields.get("next_plan")
         if plan is not None:
-            peer.tokens[peer.control_seq] = plan.plan_id
+            peer.tokens[number] = plan.plan_id
+            if plan.epoch > peer.entered_epoch:
+                self.actions.entered(peer)
         message = kind(
-            run_id=self.config.run_id, generation=self.generation, rank=peer.rank, incarnation=peer.incarnation,
-            control_seq=peer.control_seq, report_seq=peer.report_seq, **fields,
+            run_id=self.config.run_id, generation=self.generation, rank=rank, incarnation=incarnation,
+            control_seq=number, report_seq=peer.report_seq, **fields,
         )  # fmt: skip
-        self.emit(Send(peer.rank, peer.incarnation, message, (peer.rank, peer.incarnation, peer.control_seq)))
+        self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""
@@ -446,16 +465,8 @@ class Coordinator:
         return self.peers[rank].shipped or 0
 
     def dump(self) -> dict[str, Any]:
-        """The state of everything at a stall (O-8), with the real answers of the gates."""
-        return {
-            "run": self.run.phase.name, "cycle": self.cycle.number, "attempt": self.cycle.attempt,
-            "phase": self.cycle.phase.name, "owing": self.cycle.owing, "version": self.cycle.version,
-            "global_step": self.cycle.global_step, "sync_rounds": self.cycle.sync_rounds, "short": self.short,
-            "movers": self.movers, "lost_sends": self.lost_sends, "alive": self.alive_count, "world": len(self.seats),
-            "last_closed_epoch": self.book.last_closed_epoch,
-            "ranks": [{**p.waits(), "quiesced": self.desk.quiesced(p.rank)} for p in self.peers.values()],
-            **self.desk.facts(), "reasons": [str(reason) for reason in self.explain()],
-        }  # fmt: skip
+        """The state of everything (O-8); see `dump.py`."""
+        return state_dump(self)
 
 
 def _guard(config: Config) -> Guard:

@@ -202,6 +202,12 @@ class Cycle:
                 co.emit(Emit("Throttle", {"rank": rank, "reason": "barrier"}))
         self.pending_since = co.now
         co.emit(Emit("AverageStart", {"cycle": self.number, "members": list(self.participants)}))
+        if not self.forming:
+            co.emit(Emit("Idle", {"cycle": self.number, "ms": {str(r): self._idle_ms(r) for r in self.members}}))
+
+    def _idle_ms(self, rank: int) -> float:
+        """How long a rank has shown no training, within this window (O-5)."""
+        return (self.co.now - max(self.idle_since, self.co.peers[rank].last_progress)) * 1000
 
     def _open(self) -> None:
         co = self.co

@@ -236,7 +236,8 @@ class AbandonPlan:
 
 @value
 class Stage:
-    """Prefetch hint (D-24)."""
+    """What may be trained next, soonest first, as epoch and (offset, size) in picks: for a prefetcher, which may ignore
+    it; a newer hint takes the place of an older one (D-24, W-25)."""
 
     segments: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 

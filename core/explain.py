@@ -11,7 +11,7 @@ from . import messages as m
 from .actions import Duty
 from .ladder import FIRST_NUDGE, learned
 from .phases import CyclePhase, PeerPhase, RunPhase
-from .roles import EVALUATE
+from .roles import EPOCH, EVALUATE
 from .values import value
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     if co.run.phase == RunPhase.FORMING:
         return [_forming(co)]
     if co.run.phase == RunPhase.FINAL_EVAL:
-        return [_busy(co, duty) for duty in co.actions.duties]
+        return [_busy(co, duty) for duty in co.actions.duties if duty.role != EPOCH]
     if co.run.phase == RunPhase.SHUTTING_DOWN:
         code, what = ("E26", f"saved and stopping: {co.run.text}") if co.save_issued else ("E25", "shutting down")
         return [_reason(code, None, what, "M-53", co.now, co.run.exit_deadline, tuple(co.alive))]
@@ -73,8 +73,9 @@ def _forming(co: Coordinator) -> Reason:
 def _busy(co: Coordinator, duty: Duty) -> Reason:
     """E21, E24: a rank evaluates or saves; the role limit ends the wait (K-17)."""
     code = "E24" if duty.decision_id == m.FINAL_EVALUATION else "E21"
-    what = "evaluates" if duty.role == EVALUATE else "is in the checkpoint callback"
-    return _reason(code, duty.rank, what, "K-17", duty.since or co.now, co.actions.until(duty), (duty.rank,))
+    what = "evaluates" if duty.role == EVALUATE else f"is in the {duty.role} callback"
+    rule = "M-11" if duty.role == EPOCH else "K-17"
+    return _reason(code, duty.rank, what, rule, duty.since or co.now, co.actions.until(duty), (duty.rank,))
 
 
 def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:

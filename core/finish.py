@@ -8,15 +8,20 @@ or policy that raises is alerted and read as Stable; every later step still runs
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from . import messages as m
 from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 from .effects import Alert, CloseRound, Emit
-from .guard import GuardInput
+from .guard import GuardInput, telemetry
 from .phases import PeerPhase
 
 if TYPE_CHECKING:
+    from .coordinator import Coordinator
     from .cycle import Cycle
 
 __all__ = ["finish_cycle", "finish_formation"]
@@ -45,6 +50,7 @@ def finish_cycle(cycle: Cycle) -> None:
     co.emit(Emit("AverageEnd", {"cycle": cycle.number, "ms": (co.now - cycle.armed_at) * 1000}))
     co.actions.finished(realized)
     co.emit(Emit("SyncEnd", {"cycle": cycle.number, "version": cycle.version}))
+    _tell_fenced(co)
     _check_health(cycle, refused, realized)
 
 
@@ -84,12 +90,13 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     co = cycle.co
     anchor_before = co.balancer.anchor
     co.actions.stage_slack()
-    co.balancer.report(_window_report(cycle, reduce_ms), co.voters)
+    _guarded(cycle, "report", lambda: co.balancer.report(_window_report(cycle, reduce_ms), co.voters))
     co.roles.calibrate()
     verdict: Verdict | None = None
     nudge: NudgeDown | None = None
+    seen = _guard_input(cycle, merged)
     if realized:
-        verdict = _verdict(cycle, merged)
+        verdict = _verdict(cycle, seen)
         if co.meta is not None:
             rates = [co.peers[r].lr for r in co.voters if co.peers[r].lr is not None]
             nudge = co.meta.observe(rates[0] if rates else None, co.balancer.anchor, verdict, co.balancer.phase)
@@ -98,26 +105,38 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     cycle.sync_rounds += 1
     for step in (nudge, verdict):
         if step is not None:
-            co.balancer.apply(step)
+            _guarded(cycle, "apply", functools.partial(co.balancer.apply, step))
     if nudge is not None:
         co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": anchor_before, "to": co.balancer.anchor}))
     if isinstance(verdict, NudgeDown):
         co.emit(Alert("drift", f"cycle {cycle.number}", "the ranks drift apart; the window is shortened"))
     if co.config.policy == "async":
         for rank in co.voters:
-            co.balancer.overshoot(rank, reduce_ms if cycle.version else None, co.config.max_overshoot)
+            took = reduce_ms if cycle.version else None
+            _guarded(cycle, "overshoot", functools.partial(co.balancer.overshoot, rank, took, co.config.max_overshoot))
     cycle_steps = sum(merged.values())
     cycle.global_step += cycle_steps
+    if verdict is not None:
+        _tell_divergence(cycle, seen, verdict)
     co.emit(Emit("Cycle", _cycle_facts(cycle, merged, realized, reduce_ms, verdict)))
     if co.balancer.anchor != anchor_before:
         co.emit(Emit("AnchorChanged", {"from": anchor_before, "to": co.balancer.anchor}))
 
 
-def _verdict(cycle: Cycle, merged: dict[int, int]) -> Verdict:
+def _guarded(cycle: Cycle, what: str, call: Callable[[], object]) -> None:
+    """The balancer may be the embedder's: what it raises must not leave half the cohort updated (C-13)."""
+    try:
+        call()
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}; the counts stay as they are"
+        cycle.co.emit(Alert("callback_failed", f"cadence.{what}", text))
+
+
+def _verdict(cycle: Cycle, seen: GuardInput) -> Verdict:
     """The guard may be the embedder's: what it raises must not leave half the cohort updated (C-13)."""
     co = cycle.co
     try:
-        verdict = co.guard.observe(_guard_input(cycle, merged))
+        verdict = co.guard.observe(seen)
     except Exception as error:
         co.emit(Alert("callback_failed", "guard", f"{type(error).__name__}: {error}; read as Stable"))
         return Stable()
@@ -127,6 +146,29 @@ def _verdict(cycle: Cycle, merged: dict[int, int]) -> Verdict:
         return verdict
     co.emit(Alert("callback_failed", "guard", f"{verdict!r} is no verdict; read as Stable"))
     return Stable()
+
+
+def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
+    """What the guard saw and said, for people (O-1, B-31), and the aggregate of the epoch (C-15.4). Nothing of it may
+    fail: a guard of the embedder's need not say whether it wants telemetry."""
+    co, norms = cycle.co, seen.pre_norms
+    epoch = co.actions.epoch_label()
+    co.desk.note_divergence(epoch, seen.signal)
+    co.emit(Emit("Divergence", {
+        "d": seen.signal, "k_used": seen.k_used, "k_max": seen.k_max, "version": cycle.version,
+        "deltas": _by_rank(seen.divergences), "norms": None if norms is None else _by_rank(norms), "epoch": epoch,
+    }))  # fmt: skip
+    if getattr(co.guard, "reports_telemetry", False):
+        told = telemetry(seen)
+        co.emit(Emit("GuardTelemetry", {
+            "cycle": cycle.number, "divergence": told.divergence, "cosines": _by_rank(told.cosines),
+            "shifts": _by_rank(told.shifts),
+        }))  # fmt: skip
+    co.emit(Emit("Verdict", {"cycle": cycle.number, "verdict": type(verdict).__name__, **attrs.asdict(verdict)}))
+
+
+def _by_rank(facts: Mapping[int, Any]) -> dict[str, Any]:
+    return {str(rank): fact for rank, fact in facts.items()}
 
 
 def _cycle_facts(
@@ -239,7 +281,19 @@ def _tail(cycle: Cycle) -> None:
         peer.climb.suspected = ()
         peer.throttled = None
     co.returned = False
-    co.desk.redistribute()
+    co.desk.hand_out()
+    co.desk.advise()
+
+
+def _tell_fenced(co: Coordinator) -> None:
+    """One event per rank and reason for what was fenced since this was told last (O-1): the timeline need not hold
+    every stale message (N-6)."""
+    for (rank, why), count in co.fenced.items():
+        fresh = count - co.fenced_told.get((rank, why), 0)
+        if fresh:
+            co.fenced_told[rank, why] = count
+            who = None if rank == m.NO_RANK else rank
+            co.emit(Emit("Fenced", {"rank": who, "why": why, "count": fresh}))
 
 
 def _check_health(cycle: Cycle, refused: dict[int, m.Refusal], realized: bool) -> None:

@@ -11,26 +11,28 @@ import math
 from typing import TYPE_CHECKING
 
 from . import ladder
-from .cadence import Balancer
 from .cadence_inputs import window_cap
 from .dispatch.book import Book
 from .errors import InvariantError
 from .ledger import reopen
 from .messages import ThrottleReason
 from .phases import CyclePhase, RunPhase
+from .policies import Cadence
 from .schema import dataset_length
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
+    from .peer import Peer
 
-__all__ = ["ceiling", "count_gate", "judge"]
+__all__ = ["cadence_of", "ceiling", "count_gate", "judge", "met", "note_satisfied", "plan_ended"]
 
 
 def judge(co: Coordinator) -> None:
     """Lead limit, finish, ladder, ceilings, arm, in this order."""
     if co.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING):
         return
-    count_gate(co)
+    if co.cycle.phase != CyclePhase.PENDING or co.config.max_batch_diff is not None:  # else it is counted further down
+        count_gate(co)
     if co.run.phase == RunPhase.TRAINING and co.desk.limit_lead():
         count_gate(co)
     if co.cycle.phase == CyclePhase.PENDING:
@@ -46,16 +48,21 @@ def judge(co: Coordinator) -> None:
         co.cycle_engine.fire(co.cycle, "Judge", None)
 
 
+def met(co: Coordinator, peer: Peer) -> tuple[bool, bool]:
+    """Whether a voter is quiesced, and whether the firing gate waits for it no longer (G-1)."""
+    quiesced = co.desk.quiesced(peer.rank)
+    return quiesced, quiesced or peer.steps >= peer.quota or peer.throttled == ThrottleReason.LEAD
+
+
 def count_gate(co: Coordinator) -> None:
     """The counters of C-4 anew, after something other than a step has changed."""
     short = movers = 0
     low = math.inf
-    desk, lead = co.desk, ThrottleReason.LEAD
+    desk = co.desk
     for rank in co.voters:
         peer = co.peers[rank]
         peer.quota = desk.quota(rank)
-        quiesced = desk.quiesced(rank)
-        peer.satisfied = quiesced or peer.steps >= peer.quota or peer.throttled == lead
+        quiesced, peer.satisfied = met(co, peer)
         if not peer.satisfied:
             short += 1
         if peer.steps:
@@ -71,8 +78,34 @@ def count_gate(co: Coordinator) -> None:
     co.park_above = math.inf if limit is None else low + limit
 
 
+def plan_ended(co: Coordinator, peer: Peer) -> None:
+    """C-4 for the end of a plan: the next one goes out at once (D-9), looking at this rank alone. The pass is taken if
+    it matters to others: batches came back, the last free one was given away, the lead limit counts who has work, or
+    the gate may have opened."""
+    desk = co.desk
+    if co.returned or co.config.max_batch_diff is not None or co.run.phase != RunPhase.TRAINING:
+        co.urgent = True
+        return
+    desk.serve_completions()
+    if desk.advice_due or desk.anything_used_up():
+        co.urgent = True
+        return
+    if not peer.satisfied and met(co, peer)[1]:
+        note_satisfied(co, peer)
+    if co.short == 0 and co.cycle.phase == CyclePhase.IDLE:
+        co.urgent = True
+
+
+def note_satisfied(co: Coordinator, peer: Peer) -> None:
+    """The gate waits for this rank no longer (G-1); from the first one on, for the others (M-16)."""
+    peer.satisfied = True
+    co.short -= 1
+    if co.cycle.waiting_since is None:
+        co.cycle.waiting_since = co.now
+
+
 def ceiling(co: Coordinator) -> float | None:
-    """When missing evidence becomes a stall (M-15, M-16), exceeded strictly; None when nobody waits for anybody."""
+    """When missing evidence becomes a stall (M-15, M-16), exceeded strictly; None when nobody is waited for."""
     cycle = co.cycle
     if co.run.phase != RunPhase.TRAINING:
         return None
@@ -80,13 +113,23 @@ def ceiling(co: Coordinator) -> float | None:
         return max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
     if cycle.phase != CyclePhase.IDLE:
         return None
-    owing = ladder.waiting_steps(co)
+    # Whoever is below quota keeps the cohort waiting, also where that is all of it: then each waits for all others, and
+    # a lone rank for itself. The ladder says nothing then, because nobody has done its part yet; but a run in which
+    # nobody trains any more has to end as well (I38).
+    owing = [co.peers[rank] for rank in co.voters if not co.peers[rank].satisfied]
     if not owing:
         return None
     limit = co.config.window_ceiling
     if any(peer.total_steps == 0 for peer in owing):
         limit = max(limit, co.config.scaled(co.config.first_step_s))
-    return max(cycle.idle_since, max(peer.last_progress for peer in owing)) + limit
+    return max(cycle.idle_since, max(_moved_at(co, peer) for peer in owing)) + limit
+
+
+def _moved_at(co: Coordinator, peer: Peer) -> float:
+    """The newest progress of a rank; a duty counts as such for the role limit (M-11)."""
+    duty = co.actions.under_way(peer.rank) if co.actions.duties else None
+    until = None if duty is None else co.actions.until(duty)
+    return peer.last_progress if until is None else max(peer.last_progress, min(co.now, until))
 
 
 def _start(co: Coordinator) -> None:
@@ -97,14 +140,7 @@ def _start(co: Coordinator) -> None:
         raise InvariantError("training begins, but the door let a rank in before the run was fully described (M-5)")
     picks = dataset_length(co.dataset) * config.repeats
     co.book = Book(picks, config.batch_size, config.epoch_splits, config.num_epochs, config.drop_last)
-    given = config.speed_ratios
-    co.balancer = Balancer(
-        ranks=co.voters, anchor=config.first_anchor, min_anchor=config.first_min_anchor,
-        max_anchor=config.max_anchor, overhead_target=config.overhead_target,
-        growth_applies=config.policy != "sync", max_batch_diff=config.max_batch_diff,
-        cap=window_cap(picks, config.epoch_splits, config.batch_size), relax_allowed=config.relax_up,
-        speed_ratios=None if given is None else dict(enumerate(given)),
-    )  # fmt: skip
+    co.balancer = cadence_of(co, co.voters)
     reopen(co)
     if config.policy == "async":
         for rank in co.voters:
@@ -113,3 +149,18 @@ def _start(co: Coordinator) -> None:
     co.actions.begin()
     if co.book.first_live < config.num_epochs:
         co.desk.dispatch_epoch(co.book.first_live)
+
+
+def cadence_of(co: Coordinator, ranks: list[int]) -> Cadence:
+    """A fresh balancer for these ranks, as the config and the policies of the coordinator say."""
+    config = co.config
+    if config.batch_size is None or co.dataset is None:
+        raise InvariantError("a balancer is made, but the run is not fully described yet (M-5)")
+    given = config.speed_ratios
+    return co.policies.cadence(
+        ranks=ranks, anchor=config.first_anchor, min_anchor=config.first_min_anchor,
+        max_anchor=config.max_anchor, overhead_target=config.overhead_target,
+        growth_applies=config.policy != "sync", max_batch_diff=config.max_batch_diff,
+        cap=window_cap(dataset_length(co.dataset) * config.repeats, config.epoch_splits, config.batch_size),
+        relax_allowed=config.relax_up, speed_ratios=None if given is None else dict(enumerate(given)),
+    )  # fmt: skip

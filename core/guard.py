@@ -77,7 +77,8 @@ class GuardInput:
 class Guard(Protocol):
     """A convergence guard. Any object of this shape may be supplied; one that raises counts as Stable (C-13).
 
-    `reports_telemetry` says whether its cycles show up as `GuardTelemetry` on the timeline.
+    `reports_telemetry` says whether its cycles show up as `GuardTelemetry` on the timeline. A class attribute `claims`
+    may name what `paceline.core.conformance.policies` is to test.
     """
 
     @property
@@ -104,6 +105,7 @@ class LevelGuard:
     """
 
     reports_telemetry: ClassVar[bool] = True
+    claims: ClassVar[tuple[str, ...]] = ("free_of_world",)
 
     threshold: float = LEVEL_THRESHOLD
     recent: list[float] = attrs.field(init=False, factory=list)
@@ -137,6 +139,7 @@ class GrowthGuard:
     """
 
     reports_telemetry: ClassVar[bool] = True
+    claims: ClassVar[tuple[str, ...]] = ("free_of_world", "nudges")
 
     soft: float = SOFT_GROWTH
     hard: float = HARD_GROWTH
@@ -200,6 +203,7 @@ class NoGuard:
     """Always Stable, and silent on the timeline (B-33)."""
 
     reports_telemetry: ClassVar[bool] = False
+    claims: ClassVar[tuple[str, ...]] = ("free_of_world",)
 
     def observe(self, cycle: GuardInput) -> Verdict:
         return Stable()

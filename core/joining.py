@@ -5,10 +5,10 @@ everybody receives, and becomes a voter in the finish of a cycle whose consensus
 stands on the current consensus and schedule position, and no consensus is ever made for one rank.
 
 Only what no consensus holds must come from one rank: frozen and local entries, the static part of the state (R-20).
-The lowest attached voter gives it, once per joiner; another one takes over when that one is gone. The transfer is a
-data round of kind `state` of its own, with the donor as its only member and the joiner as its only observer, whose
-key carries the number of the transfer. It gates nothing: an acknowledgement without the static part is no evidence
-yet, and the joiner is waited for only by the patience of M-26.
+The lowest attached voter without a role gives it, once per joiner; another one takes over when that one is gone. The
+transfer is a data round of kind `state` of its own, with the donor as its only member and the joiner as its only
+observer, whose key carries the number of the transfer. It gates nothing: an acknowledgement without the static part is
+no evidence yet, and the joiner is waited for only by the patience of M-26.
 """
 
 from __future__ import annotations
@@ -84,12 +84,15 @@ class Joins:
         return donor.incarnation == incarnation and rank in self.co.voters and donor.attached
 
     def _ask(self, peer: Peer) -> None:
-        """The lowest voter that can be reached; M-27: only a voter stands on the current consensus."""
+        """The lowest voter that can be reached and calls no callbacks, else the lowest one (M-24): a rank inside a
+        callback answers when that is over. M-27: only a voter stands on the current consensus."""
         co = self.co
         self._close(peer.rank)
-        donor = next((co.peers[rank] for rank in co.voters if co.peers[rank].attached), None)
-        if donor is None:
+        attached = [rank for rank in co.voters if co.peers[rank].attached]
+        if not attached:
             return
+        busy = co.roles.holders.values()
+        donor = co.peers[next((rank for rank in attached if rank not in busy), attached[0])]
         self.transfers += 1
         transfer = Transfer(self.transfers, (donor.rank, donor.incarnation), (peer.rank, peer.incarnation))
         self.open[peer.rank] = transfer

@@ -16,6 +16,7 @@ This module reads and writes no file; `transports/journal_file.py` does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from .errors import CheckpointError
 from .events import CoordinatorEvent, WorkerEvent
 from .guard import Guard
 from .plain import decode, encode
+from .policies import Policies
 from .snapshots import freeze
 from .values import value
 from .worker import Worker, WorkerSettings
@@ -85,7 +87,8 @@ def encode_record(record: Record) -> list[Any]:
 
 def decode_record(plain: Any) -> Record:
     """What `encode_record` was given. Raises `CheckpointError`, also for what is no event."""
-    if not isinstance(plain, list) or len(plain) != 2 or type(plain[0]) not in (int, float):
+    timed = isinstance(plain, list) and len(plain) == 2 and type(plain[0]) in (int, float)
+    if not timed or not -math.inf < plain[0] < math.inf:
         raise CheckpointError(f"this is no record of a journal: {plain!r}")
     event = decode(plain[1])
     if not isinstance(event, CoordinatorEvent | WorkerEvent):
@@ -139,12 +142,13 @@ def replay(
     now: float = 0.0,
     engine: str = "compiled",
     guard: Guard | None = None,
+    policies: Policies | None = None,
 ) -> tuple[Any, ...]:
     """The effects of these events, on a machine as it was at `snapshot`, or on a new one that is made at second `now`.
 
-    `settings` is a `Config` for a coordinator, a `WorkerSettings` for a worker; `guard` is the embedder's own, if it
-    had one. Raises `CheckpointError` if the snapshot does not belong to the settings, `LocalProtocolError` if the
-    records are no events of this machine in the order of time.
+    `settings` is a `Config` for a coordinator, a `WorkerSettings` for a worker; `guard` and `policies` are the
+    embedder's own, if it had any. Raises `CheckpointError` if the snapshot does not belong to the settings,
+    `LocalProtocolError` if the records are no events of this machine in the order of time.
     """
     machine: Any
     if isinstance(settings, WorkerSettings):
@@ -153,9 +157,9 @@ def replay(
             else Worker.restore(settings, snapshot, engine=engine)
         )  # fmt: skip
     elif snapshot is None:
-        machine = Coordinator(settings, now=now, engine=engine, guard=guard)
+        machine = Coordinator(settings, now=now, engine=engine, guard=guard, policies=policies)
     else:
-        machine = Coordinator.restore(settings, snapshot, engine=engine, guard=guard)
+        machine = Coordinator.restore(settings, snapshot, engine=engine, guard=guard, policies=policies)
     effects: list[Any] = []
     for second, event in records:
         machine.handle(event, second)

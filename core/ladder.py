@@ -12,8 +12,8 @@ something, asks again, or takes a rank out of the gates; it ends nobody (I31).
 - `ack`: from RoundReduced to SyncAck.
 - `step`: between two steps, from the moment on in which another voter waits for this rank.
 
-The clocks of a rank stand still while it evaluates or is in the checkpoint callback, for the role limit at most: that
-is time spent for all (M-11).
+The clocks of a rank stand still while it evaluates or is in the checkpoint or epoch callback, for the role limit at
+most: that is time spent for all (M-11).
 
 An excluded rank lives on as Lagging: without a vote, without work, its unmerged steps given back. Once its training
 thread shows itself, it observes the next cycle like a joiner, and is a voter again (M-14, M-25).
@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from .detector import Learned, Limits, judged
 from .effects import Emit
 from .phases import CyclePhase, PeerPhase, RunPhase
 from .values import state
@@ -37,10 +38,8 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["FIRST_NUDGE", "Climb", "Learned", "Stage", "judge", "learned", "next_due", "refresh", "waiting_steps"]
+__all__ = ["FIRST_NUDGE", "Climb", "Stage", "judge", "learned", "next_due", "refresh", "waiting_steps"]
 
-LEAST_DURATIONS = 3
-"""Durations from which a deadline is learned; fewer say nothing yet (M-11)."""
 FIRST_NUDGE, EXCLUDE_AT = 2, 3
 """Multiples of the deadline after which a rank is asked again, and excluded (M-13, M-14)."""
 
@@ -105,35 +104,15 @@ class Climb:
             self.last_batch_counted, self.evidence_at = True, now
 
 
-@attrs.frozen
-class Learned:
-    """A deadline in seconds, and the numbers behind it: median and spread are None where too little is known."""
-
-    seconds: float
-    count: int
-    median: float | None = None
-    deviation: float | None = None
-
-
 def learned(co: Coordinator, peer: Peer, stage: Stage) -> Learned:
-    """M-11: clamp(median + k * MAD, floor, ceiling / 2) over the last durations; the MAD is not scaled."""
-    config, known = co.config, peer.climb.durations[stage]
+    """M-11: what the failure detector says from the last durations; a first step has a deadline of its own."""
+    config = co.config
     if stage == Stage.STEP and peer.total_steps == 0:
         return Learned(config.scaled(config.first_step_s), 0)
-    if len(known) < LEAST_DURATIONS:
-        return Learned(config.scaled(config.suspect_initial_s), len(known))
-    middle = _median(known)
-    deviation = _median(abs(duration - middle) for duration in known)
     most = (config.window_ceiling if stage == Stage.STEP else config.reduce_ceiling) / 2
-    floor = min(config.scaled(config.suspect_floor_s), most)
-    return Learned(max(floor, min(middle + config.suspect_k * deviation, most)), len(known), middle, deviation)
-
-
-def _median(values: Iterable[float]) -> float:
-    """The middle one, or the mean of the two in the middle."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    limits = Limits(initial=config.scaled(config.suspect_initial_s), most=most, suspect_k=config.suspect_k,
+                    floor=min(config.scaled(config.suspect_floor_s), most))  # fmt: skip
+    return judged(co.policies.detector, tuple(peer.climb.durations[stage]), limits)
 
 
 def _least(co: Coordinator) -> float:
@@ -206,7 +185,8 @@ def next_due(co: Coordinator) -> float:
 def refresh(co: Coordinator) -> None:
     """M-9: the coordinator itself was away; every clock starts anew."""
     for rank in co.alive:
-        co.peers[rank].climb.evidence_at = co.now
+        climb = co.peers[rank].climb
+        climb.entered_at = climb.evidence_at = co.now  # or what it learns would count the absence as the rank's habit
 
 
 def _facts(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> dict[str, Any]:

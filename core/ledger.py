@@ -176,6 +176,7 @@ def reopen(co: Coordinator) -> None:
     book.covered = closed + sum(pool.covered for pool in book.pools.values())
     co.emit(Emit("Resumed", {"version": resume.version, "global_step": resume.global_step, "covered": book.covered,
                              "first_epoch": book.first_live}))  # fmt: skip
+    co.desk.advice_due = True
     for epoch, pool in book.pools.items():
         co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
     if not co.balancer.restore(resume.balancer):

@@ -36,8 +36,8 @@ def lint(table: Table, machine_class: type) -> list[str]:
 
     Checked are: the names of phases, events, guards and effects; that every phase decides every event; that no row is
     dead or written twice; that every phase can be reached and none leads out of a final one; and what a row owes its
-    reader: the ids of its rules, a note if it accepts without an effect, no change of phase unless it accepts or ends
-    the session. While a phase is misnamed, cells and reachability are left alone.
+    reader: the ids of its rules, a note if it accepts without an effect, neither an effect nor a change of phase unless
+    it accepts or ends the session (N-7). While a phase is misnamed, cells and reachability are left alone.
     """
     complaints = [*_phases(table)]
     phases_known = not complaints
@@ -96,6 +96,8 @@ def _manners(table: Table) -> Iterator[str]:
             yield f"{_place(row)} accepts without an effect and has no note that says why"
         if row.kind not in (Kind.ACCEPT, Kind.VIOLATION) and destination(row) != row.source:
             yield f"{_place(row)} is {row.kind.name} and changes the phase"
+        if row.kind not in (Kind.ACCEPT, Kind.VIOLATION) and row.effects:
+            yield f"{_place(row)} is {row.kind.name} and does {', '.join(row.effects)}"
 
 
 def _cells(table: Table) -> Iterator[str]:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from . import gates
 from . import messages as m
 from .effects import Alert, Emit
 from .errors import InvariantError
 from .ladder import Climb, Stage
 from .phases import CyclePhase, PeerPhase
-from .roles import CHECKPOINT, EPOCH, EVALUATE
+from .roles import CHECKPOINT, EVALUATE
 from .values import state, value
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class Peer:
     callbacks: tuple[str, ...] = ()
     last_intent: int = -1
     missed: int = 0
+    entered_epoch: int = -1
     back: bool = False
     climb: Climb = attrs.field(
         default=attrs.Factory(lambda self: Climb(self.co.config.suspect_history), takes_self=True)
@@ -190,10 +192,7 @@ class Peer:
         self.loss = event.batch_loss
         co.book.count_step(self.rank, self._head(), event.cycle)
         if not self.satisfied and self.steps >= self.quota:
-            self.satisfied = True
-            co.short -= 1
-            if co.cycle.waiting_since is None:
-                co.cycle.waiting_since = co.now
+            gates.note_satisfied(co, self)
         if co.cycle.phase == CyclePhase.PENDING:
             self.climb.stepped(co.now)
         if self.steps > co.park_above or (co.short == 0 and co.cycle.phase == CyclePhase.IDLE):
@@ -215,9 +214,11 @@ class Peer:
         epoch = self.co.book.holdings(self.rank).plans[0].plan.epoch
         short = self.co.book.complete(self.rank, event.plan_ids)
         self.co.desk.completed(self.rank, epoch, event)
+        self.co.actions.entered(self)
         if short:
             self.co.returned = True
             self.co.emit(Alert("short_plan", f"rank {self.rank}", f"{short} batches of a plan were not trained"))
+        gates.plan_ended(self.co, self)
 
     def note_rate(self, event: m.LrUpdate) -> None:
         """Input of the meta-controller (B-43)."""
@@ -226,7 +227,7 @@ class Peer:
     def exclude_callback(self, event: m.EpochFnElapsed) -> None:
         """K-18."""
         self._progress("EpochFnElapsed")
-        self.co.actions.account(self, EPOCH, event.elapsed_ms)
+        self.co.actions.epoch_called(self, event)
 
     def forward_sample(self, event: m.ResourceSample) -> None:
         """Decides nothing (O-5)."""
@@ -338,7 +339,9 @@ class Peer:
         """Facts for a dump or a display (O-8)."""
         return {
             "rank": self.rank, "incarnation": self.incarnation, "status": self.phase.name.lower(),
-            "steps": self.steps, "quota": self.quota, "last_step": self.last_step_count, "satisfied": self.satisfied,
+            "attached": self.attached, "epoch": self.co.book.holdings(self.rank).epoch,
+            "count": self.co.balancer.counts.get(self.rank), "steps": self.steps, "quota": self.quota,
+            "last_step": self.last_step_count, "satisfied": self.satisfied,
             "throttled": None if self.throttled is None else self.throttled.name.lower(), "acked": self.acked,
             "shipped": self.shipped, "progress": self.progress_kind, "last_progress": self.last_progress,
         }  # fmt: skip

@@ -33,7 +33,11 @@ import attrs
 
 from .errors import CheckpointError, LocalProtocolError
 
-__all__ = ["decode", "encode"]
+__all__ = ["DAMAGE", "decode", "encode"]
+
+DAMAGE = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
+"""What goes wrong while something is built from plain data that is not what was written: a part is missing, is of
+another type, or lies deeper than any value of ours."""
 
 OWNER = "co"
 """The field that leads back to the coordinator."""
@@ -66,7 +70,7 @@ def decode(plain: Any, owner: Any = None) -> Any:
     """What `encode` was given; `owner` becomes the `co` of every part. Raises `CheckpointError`."""
     try:
         return _decode(plain, owner)
-    except (KeyError, TypeError, ValueError) as failure:
+    except DAMAGE as failure:
         raise CheckpointError(f"this record is damaged: {failure!r}") from failure
 
 

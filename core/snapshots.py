@@ -4,8 +4,9 @@
     twin = Coordinator.restore(config, snapshot)    # from here on both answer every event alike (I25, N-13)
 
 A snapshot is complete: whatever a machine has decided, counted or promised is in it, also what it was not yet asked for
-with `take_ready`. Outside stay what the caller gives again (config or settings, the engine) and a guard object itself;
-of a guard only its history is kept, by its own `saved`. Two snapshots are equal if and only if the machines are.
+with `take_ready`. Outside stay what the caller gives again (config or settings, the engine) and policies of the
+caller's own; of those only their history is kept, by their own `saved`. Two snapshots are equal if and only if the
+machines are.
 
 It consists of nested tuples of None, truth values, numbers and text. `thawed` knows how to read it after a way through
 JSON too, which makes lists of the tuples.
@@ -13,14 +14,16 @@ JSON too, which makes lists of the tuples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from .cadence import Balancer
 from .config import WISHABLE
 from .errors import CheckpointError
-from .plain import decode, encode
+from .plain import DAMAGE, decode, encode
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -33,7 +36,9 @@ FORMAT = 1
 without it, because every field stands in a snapshot by its name."""
 
 ARRAY, OBJECT = "[", "{"
-GIVEN_TO_COORDINATOR = frozenset({"config", "cycle_engine", "guard", "handling", "peer_engine", "run_engine"})
+GIVEN_TO_COORDINATOR = frozenset({
+    "config", "cycle_engine", "guard", "handling", "peer_engine", "policies", "run_engine",
+})  # fmt: skip
 GIVEN_TO_WORKER = frozenset({"engine", "settings"})
 
 
@@ -72,12 +77,17 @@ def of_coordinator(co: Coordinator) -> tuple[Any, ...]:
     """See `Coordinator.snapshot`."""
     wishes = tuple((knob, getattr(co.config, knob)) for knob in WISHABLE)
     names = [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR]
-    state = tuple((name, freeze(getattr(co, name))) for name in names)
+    state = tuple((name, freeze(_balancer(co) if name == "balancer" else getattr(co, name))) for name in names)
     return ("coordinator", FORMAT, co.config.run_id.hex(), wishes, freeze(co.guard.saved()), state)
 
 
 def restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
     """Put a snapshot into a coordinator that was just made from the same config. Raises `CheckpointError`."""
+    with _only_checkpoint_errors():
+        _restore_coordinator(co, snapshot)
+
+
+def _restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
     run_id, wishes, guard, state = _parts(snapshot, "coordinator", 4)
     _same("run_id", run_id, co.config.run_id.hex())
     for knob, value in wishes:
@@ -87,6 +97,22 @@ def restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
     _put(co, [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR], state, co)
     if not co.guard.restore(thawed(guard)):
         raise CheckpointError(f"this snapshot holds the history of another guard than {type(co.guard).__name__}")
+    if isinstance(co.balancer, dict):
+        _rebuild_balancer(co, co.balancer)
+
+
+def _balancer(co: Coordinator) -> Any:
+    """The balancer itself if it is the one that ships; of another one what it saves of itself, as of a guard."""
+    balancer = co.balancer
+    return balancer if type(balancer) is Balancer else {"ranks": list(balancer.ranks), "saved": balancer.saved()}
+
+
+def _rebuild_balancer(co: Coordinator, kept: Mapping[str, Any]) -> None:
+    from .gates import cadence_of
+
+    co.balancer = cadence_of(co, kept["ranks"])
+    if not co.balancer.restore(kept["saved"]):
+        raise CheckpointError(f"this snapshot holds the state of another balancer than {type(co.balancer).__name__}")
 
 
 # --- worker ----------------------------------------------------------------------------------------------------------
@@ -100,10 +126,11 @@ def of_worker(worker: Worker) -> tuple[Any, ...]:
 
 def restore_worker(worker: Worker, snapshot: Iterable[Any]) -> None:
     """Put a snapshot into a worker that was just made from the same settings. Raises `CheckpointError`."""
-    run_id, life, state = _parts(snapshot, "worker", 3)
-    _same("run_id", run_id, worker.settings.run_id.hex())
-    _same("generation, rank and incarnation", tuple(life), _life(worker))
-    _put(worker, _worker_fields(worker), state, worker)
+    with _only_checkpoint_errors():
+        run_id, life, state = _parts(snapshot, "worker", 3)
+        _same("run_id", run_id, worker.settings.run_id.hex())
+        _same("generation, rank and incarnation", tuple(life), _life(worker))
+        _put(worker, _worker_fields(worker), state, worker)
 
 
 def _life(worker: Worker) -> tuple[int, int, int]:
@@ -115,6 +142,15 @@ def _worker_fields(worker: Worker) -> list[str]:
 
 
 # --- both ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _only_checkpoint_errors() -> Iterator[None]:
+    """A file can hold anything: whatever its parts trip over is damage of the file, not a bug of the reader."""
+    try:
+        yield
+    except DAMAGE as failure:
+        raise CheckpointError(f"this snapshot is damaged: {failure!r}") from failure
 
 
 def _parts(snapshot: Iterable[Any], machine: str, parts: int) -> list[Any]:

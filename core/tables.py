@@ -18,8 +18,8 @@ no cell is empty, and the lint proves it. Guards and effects are names of method
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from .engine import Engine, Table, build_reference, compile_table
 from .errors import ConfigError
@@ -28,9 +28,11 @@ from .table_peer import PEER
 from .table_run import RUN
 from .table_worker import WORKER
 
-__all__ = ["CYCLE", "PEER", "RUN", "TABLES", "WORKER", "engine_for", "machine_class"]
+__all__ = ["CYCLE", "PEER", "RUN", "TABLES", "WORKER", "engine_for", "in_force", "machine_class"]
 
 TABLES: dict[str, Table] = {table.name: table for table in (WORKER, PEER, CYCLE, RUN)}
+_in_force: dict[str, Table] = dict(TABLES)
+_engines: dict[tuple[str, str], Engine] = {}
 
 
 def machine_class(name: str) -> type:
@@ -57,11 +59,32 @@ def engine_for(name: str, engine: str = "compiled") -> Engine:
     There is one of each for all machines, so what it counts in `taken` is of all of them."""
     if engine not in ("compiled", "transitions"):
         raise ConfigError(f"engine = {engine!r} is not allowed: 'compiled' or 'transitions'")
-    return _built(name, engine)
+    found = _engines.get((name, engine))
+    if found is None:
+        build = compile_table if engine == "compiled" else build_reference
+        found = _engines[name, engine] = build(_in_force[name], machine_class(name), "phase")
+    return found
 
 
-@functools.cache
-def _built(name: str, engine: str) -> Engine:
-    build: Any = compile_table if engine == "compiled" else build_reference
-    made: Engine = build(TABLES[name], machine_class(name), "phase")
-    return made
+@contextmanager
+def in_force(table: Table) -> Iterator[None]:
+    """Inside, machines that are made run this table in place of the one of its name, on either engine.
+
+    Machines that were made before keep the engine they have. This is how a damaged table is put to the tests
+    (mutation.py); `TABLES` goes on holding what is written. Raises InvariantError, with nothing changed, for a name
+    in the table that means nothing.
+    """
+    before = _in_force[table.name]
+    engines = {key: engine for key, engine in _engines.items() if key[0] == table.name}
+    compiled = compile_table(table, machine_class(table.name), "phase")
+    for key in engines:
+        del _engines[key]
+    _in_force[table.name] = table
+    _engines[table.name, "compiled"] = compiled
+    try:
+        yield
+    finally:
+        for kind in ("compiled", "transitions"):
+            _engines.pop((table.name, kind), None)
+        _in_force[table.name] = before
+        _engines.update(engines)

@@ -29,11 +29,15 @@ import attrs
 import click
 
 from paceline.backends.cli import cli
-from paceline.core import config, messages, tables
+from paceline.core import config, messages, tables, timeline
 from paceline.core.config import LATER, Config
 from paceline.core.diagram import markdown
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
 from paceline.core.schema import EntryClass, Schema, SchemaEntry
+from paceline.core.simulation.action import FAULTS, MOVES, WISHES
+from paceline.core.simulation.faults import PROFILES, SITES
+from paceline.core.simulation.marks import MARKS
+from paceline.transports import conformance as transports
 
 HERE = Path(__file__).parent
 DOCS = HERE
@@ -46,6 +50,9 @@ def pages() -> dict[str, str]:
     made["reference/messages.md"] = head("core/messages.py and what it imports") + messages_page()
     made["reference/config.md"] = head("core/config.py and docs/knobs.toml") + config_page()
     made["reference/command-line.md"] = head("backends/cli.py") + command_page()
+    made["reference/timeline.md"] = head("core/timeline.py") + timeline_page()
+    made["reference/conformance.md"] = head("the checks of each kit") + conformance_page()
+    made["reference/simulation.md"] = head("core/simulation") + simulation_page()
     made["reference/rules.md"] = head("docs/rules.toml, the tables, the code and the tests") + rules().page()
     return made
 
@@ -255,6 +262,38 @@ def looped(loop: ast.For) -> list[str]:
 # --- command line --------------------------------------------------------------------------------------------------
 
 
+def simulation_page() -> str:
+    """The vocabulary of simulated runs: actions, faults, profiles, sites, marks, invariants."""
+    out = ["# Simulated runs\n", prose(
+        "What a [schedule](../guides/simulate.md) can say, what `paceline simulate` does to a cohort, and what it "
+        "looks for. Names are stable: they stand in files that are kept."
+    ) + "\n"]  # fmt: skip
+    for title, kinds in (("Moves: what happens by itself", MOVES), ("Faults", FAULTS), ("Wishes", WISHES)):
+        out += [f"## {title}\n", table(("action", "what happens"), ((f"`{k}`", told) for k, told in kinds.items()))]
+    out.append("## Profiles\n")
+    out.append(prose(
+        "Weights of the kinds of faults in each profile. A run leaves out each kind with a probability of 40 % and "
+        "multiplies the weights of the others by 1, 4, 16 or 64."
+    ) + "\n")  # fmt: skip
+    known = sorted({kind for wild in PROFILES.values() for kind in wild.weights})
+    rows = [(f"`{kind}`", *(f"{wild.weights.get(kind, 0):g}" for wild in PROFILES.values())) for kind in known]
+    out.append(table(("kind", *PROFILES), rows))
+    out += ["## Sites of storms\n", table(("site", "what happens there"), SITES.items())]
+    out += ["## Marks\n", table(("mark", "rule"), MARKS.items())]
+    out += ["## Invariants\n", table(("rule", "what it says"), checked())]
+    return "\n".join(out)
+
+
+def checked() -> Iterator[tuple[str, str]]:
+    """The rules that simulated runs are checked against, as the sources of the checks name them."""
+    texts = "".join(path.read_text(encoding="utf-8") for path in sorted((DOCS.parent / "core/simulation").glob("*.py")))
+    found = set(re.findall(r'"([A-Z]-\d+|I\d+)",\s*(?:f?"|text)', texts))
+    for section in tomllib.loads((DOCS / "rules.toml").read_text(encoding="utf-8")).values():
+        for rule, said in section.items():
+            if rule in found:
+                yield rule, said if isinstance(said, str) else said["title"]
+
+
 def command_page() -> str:
     """Every command with its options. Written from click's own description, not from its `--help`, whose layout changes
     with click and with the width of the terminal."""
@@ -264,12 +303,44 @@ def command_page() -> str:
         "`--debug` adds the traceback."
     ) + "\n")  # fmt: skip
     for name, command in sorted(cli.commands.items()):
-        arguments = [argument(each) for each in command.params if isinstance(each, click.Argument)]
-        usage = " ".join(["paceline", name, "[OPTIONS]", *arguments])
-        out += [f"## paceline {name}\n", f"    {usage}\n", f"{prose_of(command.help)}\n"]
-        rows = [option(each) for each in command.params if isinstance(each, click.Option)]
-        if rows:
-            out.append(table(("option", "default", "meaning"), rows))
+        out += one_command(f"paceline {name}", command, "##")
+    return "\n".join(out)
+
+
+def one_command(name: str, command: click.Command, heading: str) -> list[str]:
+    """A command, and those below it if it is a group."""
+    arguments = [argument(each) for each in command.params if isinstance(each, click.Argument)]
+    group = isinstance(command, click.Group)
+    usage = " ".join([name, *(["COMMAND"] if group else ["[OPTIONS]", *arguments])])
+    out = [f"{heading} {name}\n", f"    {usage}\n", f"{prose_of(command.help)}\n"]
+    rows = [option(each) for each in command.params if isinstance(each, click.Option)]
+    if rows:
+        out.append(table(("option", "default", "meaning"), rows))
+    if isinstance(command, click.Group):
+        for below, each in sorted(command.commands.items()):
+            out += one_command(f"{name} {below}", each, f"{heading}#")
+    return out
+
+
+# --- conformance kits ----------------------------------------------------------------------------------------------
+
+KITS = {"transport": transports.KIT}
+"""Every kit, by the name of its command below `paceline conform`."""
+
+
+def conformance_page() -> str:
+    """What each kit can claim and what it checks."""
+    out = ["# Conformance kits\n", prose(
+        "A kit tells whether a plug-in keeps its contract: `paceline conform` ([command line](command-line.md)). The "
+        "id of a check never changes. A check that needs a capability is run when the plug-in claims it; else it is "
+        "reported as not claimed, after a look whether the capability is really lacking where that can be told."
+    ) + "\n"]  # fmt: skip
+    for name, kit in KITS.items():
+        out += [f"## {name}\n", f"Version {kit.version}.\n"]
+        out.append(table(("capability", "meaning"), ((f"`{each}`", text) for each, text in kit.capabilities.items())))
+        rows = ((check.id, check.level.name, f"[{check.name.replace('_', ' ')}](../{check.doc})", check.asserts,
+                 f"`{check.needs}`" if check.needs else "") for check in kit.checks)  # fmt: skip
+        out.append(table(("id", "level", "check", "what holds when it passes", "needs"), rows))
     return "\n".join(out)
 
 
@@ -295,6 +366,23 @@ def option(parameter: click.Option) -> tuple[str, str, str]:
         shown = ""
     value = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"
     return f"`{words}{value}`", shown, parameter.help or ""
+
+
+# --- timeline --------------------------------------------------------------------------------------------------------
+
+
+def timeline_page() -> str:
+    """Every event with its fields, in the order of the declarations."""
+    out = ["# Timeline\n", paragraphs(timeline) + "\n"]
+    out.append(prose(
+        "In `timeline.jsonl` of a run directory each event is one line of JSON: its name is `event`, its fields stand "
+        "beside it, with the stamp of every record (O-3)."
+    ) + "\n")  # fmt: skip
+    for event in timeline.TIMELINE.values():
+        rows = [(f"`{field}`", meaning) for field, meaning in event.fields.items()]
+        body = table(("field", "meaning"), rows) if rows else "Fields as the occasion has them.\n"
+        out.append(f"## {event.name}\n\n{prose(event.meaning)}\n\n{body}")
+    return "\n".join(out)
 
 
 # --- write and check -----------------------------------------------------------------------------------------------

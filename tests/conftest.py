@@ -5,6 +5,7 @@ the same examples for ever, so that a red run is never a matter of luck. Neither
 behaviour, and the time it takes on a loaded machine is not one.
 
 `--table-coverage FILE` writes which test takes which row of the tables of transitions, for `paceline coverage-tables`.
+`--mutants IN,OUT` puts mutants of the tables to the tests, for `paceline mutants`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--table-coverage", type=Path, metavar="FILE", help="write the tests that take each row")
+    parser.addoption("--mutants", metavar="IN,OUT", help="descriptors on which `paceline mutants` gives orders")
 
 
 # First, because hypothesis reads the option in its own pytest_configure.
@@ -38,6 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from support.taken import Recorder
 
         config.pluginmanager.register(Recorder(config.option.table_coverage))
+    if config.option.mutants is not None:
+        from support.mutation import Worker
+
+        config.pluginmanager.register(Worker(config.option.mutants))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

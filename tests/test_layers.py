@@ -26,8 +26,12 @@ THIRD_PARTY = {
         *("click", "rich", "numpy", "safetensors", "sklearn", "torch"),
     },
 }
-EXCEPTIONS = {"core/simulation/strategies.py": {"hypothesis"}}
-"""Modules that may import more than their floor: strategies for the users of hypothesis need hypothesis."""
+EXCEPTIONS = {
+    "core/simulation/strategies.py": {"hypothesis"},
+    "transports/pytest_plugin.py": {"pytest"},
+    "transports/conformance/test_transport.py": {"pytest"},
+}
+"""Modules that may import more than their floor: what is for users of hypothesis or pytest needs those."""
 
 WORLD = {
     "clock": {"calendar", "datetime", "sched", "time"},

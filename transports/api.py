@@ -38,8 +38,19 @@ class Credentials:
 
 @attrs.frozen(kw_only=True)
 class Capabilities:
-    """What a transport claims; a conformance kit checks each claim in both directions."""
+    """What a transport claims; `transports.conformance` checks each claim in both directions.
 
+    Fields:
+        across_processes: another process of this host can dial the listener's URL. Without it such a dial is a
+            `TransportError` or `ConfigError`.
+        across_hosts: the listener's URL names a host, so that other hosts can dial it.
+        authenticated: who does not know run id and token is refused (N-22). Without it whoever can reach the address is
+            let in, so the address itself has to keep strangers out.
+        separate_bulk: control passes while nobody reads bulk at all. Without it control may wait for blocks that are
+            not read, and must arrive when they are (N-5 holds while blocks move).
+    """
+
+    across_processes: bool
     across_hosts: bool
     authenticated: bool
     separate_bulk: bool

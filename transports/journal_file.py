@@ -70,6 +70,6 @@ def read_journal(path: Path) -> tuple[Head, list[Ready]]:
         while number < len(lines):
             number += 1
             batches.append(batch_of(json.loads(lines[number - 1])))
-    except (ValueError, CheckpointError) as error:
+    except (ValueError, RecursionError, CheckpointError) as error:
         raise CheckpointError(f"{path}, line {number}: {error}") from error
     return first, batches

@@ -40,7 +40,7 @@ class MemoryTransport:
     """Listens and dials inside this process."""
 
     scheme = "memory"
-    capabilities = Capabilities(across_hosts=False, authenticated=True, separate_bulk=True)
+    capabilities = Capabilities(across_processes=False, across_hosts=False, authenticated=True, separate_bulk=True)
 
     async def listen(self, url: str, credentials: Credentials) -> MemoryListener:
         """Take a name; `TransportError` when it is taken."""

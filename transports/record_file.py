@@ -27,7 +27,7 @@ from ..core.errors import CheckpointError
 from ..core.journal import Head, batch, batch_of, first_difference, head, head_of, replay
 from ..core.worker import Worker
 
-__all__ = ["Replayed", "RunRecord", "is_record", "read_record", "replay_record"]
+__all__ = ["Replayed", "RunRecord", "is_record", "read_record", "replay_batches", "replay_record"]
 
 
 class RunRecord:
@@ -130,10 +130,12 @@ class Replayed:
 def replay_record(path: Path) -> list[Replayed]:
     """Feed every machine of a record what it was fed, and compare what comes out byte for byte (I25, O-8).
     Raises `CheckpointError` for a file that is no record."""
-    results: list[Replayed] = []
-    for by, (first, batches) in read_record(path).items():
-        records = [record for ready in batches for record in ready.records]
-        recorded = [effect for ready in batches for effect in ready.effects]
-        found = first_difference(recorded, replay(first.settings, records, snapshot=first.snapshot))
-        results.append(Replayed(by, len(records), len(recorded), None if found is None else str(found)))
-    return results
+    return [replay_batches(by, first, batches) for by, (first, batches) in read_record(path).items()]
+
+
+def replay_batches(by: str, first: Head, batches: list[Ready]) -> Replayed:
+    """One machine, from its head and its batches: of a record, or of a journal."""
+    records = [record for ready in batches for record in ready.records]
+    recorded = [effect for ready in batches for effect in ready.effects]
+    found = first_difference(recorded, replay(first.settings, records, snapshot=first.snapshot))
+    return Replayed(by, len(records), len(recorded), None if found is None else str(found))

@@ -70,7 +70,7 @@ class TcpTransport:
     write_stall_s: float = 30.0
 
     scheme = "tcp"
-    capabilities = Capabilities(across_hosts=True, authenticated=True, separate_bulk=True)
+    capabilities = Capabilities(across_processes=True, across_hosts=True, authenticated=True, separate_bulk=True)
 
     async def listen(self, url: str, credentials: Credentials) -> TcpListener:
         """Bind host and port of `url`; no host means loopback, port 0 a free port, and the listener's `url` has the

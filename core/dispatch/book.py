@@ -282,6 +282,13 @@ class Book:
 
     # --- looking -------------------------------------------------------------------------------------------------
 
+    def in_flight(self, epoch: int) -> int:
+        """Batches of an epoch that are given out and not stepped yet."""
+        return sum(
+            entry.slice.count - entry.done
+            for rank in sorted(self.ranks) for entry in self.ranks[rank].plans if entry.slice.epoch == epoch
+        )  # fmt: skip
+
     def uncovered(self, epoch: int) -> list[Range]:
         """Batches of an open epoch that no consensus contains, ascending, merged (K-10)."""
         if epoch <= self.last_closed_epoch:

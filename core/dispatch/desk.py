@@ -7,15 +7,17 @@ a promise that can be broken: a plan whose message is lost is rolled back as if 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
 from ..effects import Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
 from ..phases import PeerPhase, RunPhase
-from ..values import state
-from .pool import Pool
+from ..values import state, value
+from .advisory import advise
+from .pool import Pool, Range
 from .shares import Share, shares, split_returned
 from .window import final_window
 
@@ -41,6 +43,17 @@ class FinalWindow:
     left: dict[int, int]
 
 
+@value
+class Spread:
+    """The largest divergences of the averages of an epoch, summed up (C-15.4)."""
+
+    cycles: int
+    least: float
+    most: float
+    total: float
+    last: float
+
+
 @state
 class EpochTally:
     """Metrics of an open epoch by rank (K-20)."""
@@ -51,17 +64,20 @@ class EpochTally:
     loss_samples: int = 0
     epoch_ms: dict[int, float] = attrs.field(factory=dict)
     share_ms: float = 0.0
+    divergence: Spread | None = None
 
 
 @state
 class Desk:
-    """Dispatch decisions over the coordinator's book, balancer and voters."""
+    """Dispatch decisions over the coordinator's book, balancer and voters. `advice_due` says that an epoch has begun
+    and nobody was told yet what may come next (D-24)."""
 
     co: Coordinator
     window: FinalWindow | None = None
     dispatched_epoch: int = -1
     tallies: dict[int, EpochTally] = attrs.field(factory=dict)
     awaiting: list[int] = attrs.field(factory=list)
+    advice_due: bool = False
 
     # --- budgets -------------------------------------------------------------------------------------------------
 
@@ -94,10 +110,9 @@ class Desk:
         if rem == 0 or left == 0:
             return 0
         counts = co.balancer.counts
-        whole = sum(counts[r] for r in co.voters)
         if self.window is not None and self.window.epoch == pool.epoch:
             size = self.window.left.get(rank, 0)
-        elif rem < whole or co.config.barrier_paced:
+        elif co.config.barrier_paced or rem < (whole := sum(counts[r] for r in co.voters)):
             size = counts[rank]
         elif not co.balancer.calibrated and not co.balancer.hinted:
             probe = co.book.picks // (len(co.seats) * PROBE_SHARE * co.book.batch_size)
@@ -108,7 +123,8 @@ class Desk:
 
     def quiesced(self, rank: int) -> bool:
         """Nothing in flight and no work it could be given (G-4)."""
-        if self.co.book.holdings(rank).plans:
+        held = self.co.book.ranks.get(rank)
+        if held is not None and held.plans:
             return False
         if self.window is not None and self.window.left.get(rank, 0) == 0:
             return True
@@ -171,17 +187,27 @@ class Desk:
         known = co.balancer.calibrated or co.balancer.hinted
         pool = co.book.open_pool(epoch, co.voters, co.balancer.counts if known else None)
         if fresh:
-            self.tallies[epoch] = EpochTally()
-            co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
+            self._begin(epoch, pool)
             self.refresh_window()
         return pool
+
+    def _begin(self, epoch: int, pool: Pool) -> None:
+        self.tallies[epoch] = EpochTally()
+        self.advice_due = True
+        self.co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
+
+    def advise(self) -> None:
+        """Tell each voter what may come next (D-24)."""
+        self.advice_due = False
+        advise(self.co)
 
     def may_serve(self, peer: Peer) -> bool:
         """D-8.1 and D-8.2: an attached voter with room in its hands, and a run that goes on."""
         co = self.co
         if peer.phase != PeerPhase.VOTER or not peer.attached or co.stopping or co.save_issued:
             return False
-        plans = len(co.book.holdings(peer.rank).plans)
+        held = co.book.ranks.get(peer.rank)
+        plans = 0 if held is None else len(held.plans)
         return plans == 0 if co.config.barrier_paced else plans < ASYNC_PLANS
 
     def dispatch_next(self, rank: int) -> bool:
@@ -205,7 +231,6 @@ class Desk:
         """D-16: an idle rank sends no completion, so nothing else would restart it."""
         if not self.co.config.is_progressive or self.co.run.phase != RunPhase.TRAINING:
             return
-        self.refresh_window()
         for rank in list(self.co.voters):
             for _ in range(ASYNC_PLANS):
                 if not self.dispatch_next(rank):
@@ -237,16 +262,32 @@ class Desk:
             tally.loss_samples += metrics.samples
         self.awaiting.append(rank)
 
+    def note_divergence(self, epoch: int, largest: float) -> None:
+        """The largest divergence of an average that belongs to this epoch (C-15.4)."""
+        if epoch in self.co.book.pools:
+            tally = self.tallies.setdefault(epoch, EpochTally())
+            known = tally.divergence or Spread(0, largest, largest, 0.0, largest)
+            tally.divergence = Spread(known.cycles + 1, min(known.least, largest), max(known.most, largest),
+                                      known.total + largest, largest)  # fmt: skip
+
     def serve_completions(self) -> None:
-        """Step 11 of the pass: dispatch after completions, then close epochs (D-9, D-20)."""
+        """Step 11 of the pass: dispatch after completions (D-9)."""
         waiting, self.awaiting = sorted(set(self.awaiting)), []
         if self.co.config.is_progressive:
             for rank in waiting:
                 for _ in range(ASYNC_PLANS):
                     if not self.dispatch_next(rank):
                         break
+
+    def close_epochs(self) -> None:
+        """The rest of step 11: an epoch closes when all of it is covered (D-20)."""
         for epoch in self.co.book.close_complete():
             self._closed(epoch)
+
+    def anything_used_up(self) -> bool:
+        """Whether an epoch that may be entered has no free batch: whoever is idle is quiesced then (G-4)."""
+        pools = self.co.book.pools
+        return any(epoch not in pools or not pools[epoch].free for epoch in self.enterable())
 
     def _closed(self, epoch: int) -> None:
         tally = self.tallies.pop(epoch, EpochTally())
@@ -261,6 +302,12 @@ class Desk:
         self.co.emit(Invoke("epoch_closed", (epoch, dict(metrics))))
         self.co.broadcast_epoch(epoch, metrics)
         self.co.emit(Emit("EpochEnd", {"epoch": epoch, **metrics}))
+        seen = tally.divergence
+        if seen is not None:
+            self.co.emit(Emit("DivergenceEpoch", {
+                "epoch": epoch, "cycles": seen.cycles, "min": seen.least, "max": seen.most,
+                "mean": seen.total / seen.cycles, "last": seen.last,
+            }))  # fmt: skip
 
     def advance(self) -> None:
         """D-21, with phase Idle: the next epoch, if there is one and it is not out yet."""
@@ -270,19 +317,26 @@ class Desk:
             return
         if co.config.is_progressive:
             self.wake()
-        elif self.dispatched_epoch < epoch and self._attached():
+        elif self.dispatched_epoch < epoch:
             self.dispatch_epoch(epoch)
 
     def dispatch_epoch(self, epoch: int) -> None:
-        """Whole shares of an epoch, latched only when they are out (D-17, D-18, D-21)."""
+        """Whole shares of an epoch, latched only when they are out (D-17, D-18, D-21): while no voter can be reached
+        they stay where they are, or they would be given to nobody and never trained."""
         co = self.co
-        if epoch in co.book.pools:  # of a run that is resumed: what is left of it goes out as what comes back does
+        if not co.config.is_progressive and not self._attached():
+            return
+        pool = co.book.pools.get(epoch)
+        if pool is not None and not co.config.is_progressive:  # of a run that is resumed: its holes, in the same shares
+            holes = pool.drain()
+            for rank, first, count in self.shares(sum(size for _, size in holes), holes):
+                self._start(rank, epoch, first, count)
+        elif pool is not None:
             self.redistribute()
         elif not co.config.is_progressive:
             pool = co.book.open_pool(epoch, (), None)
-            self.tallies[epoch] = EpochTally()
-            co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
-            for rank, first, count in self._shares(pool.total):
+            self._begin(epoch, pool)
+            for rank, first, count in self.shares(pool.total):
                 self._start(rank, epoch, first, count)
         else:
             self.open_pool(epoch)
@@ -293,7 +347,7 @@ class Desk:
         """Voters that can be sent a plan (N-10)."""
         return [rank for rank in self.co.voters if self.co.peers[rank].attached]
 
-    def _shares(self, total: int) -> list[Share]:
+    def shares(self, total: int, holes: Sequence[Range] | None = None) -> list[Share]:
         """D-17. A rank that has never been measured counts as the slowest one: read as 0 ms it would get it all."""
         co, voters = self.co, self._attached()
         ratios, ms = None, None
@@ -301,9 +355,9 @@ class Desk:
             given = co.config.partition_ratios
             ratios = {rank: given[rank] if rank < len(given) else given[-1] for rank in voters}
         elif co.config.policy != "sync" and co.balancer.calibrated:
-            slowest = max(co.balancer.ms(rank) for rank in voters)
+            slowest = max((co.balancer.ms(rank) for rank in voters), default=0.0)
             ms = {rank: co.balancer.ms(rank) or slowest for rank in voters}
-        return shares(total, voters, ratios=ratios, ms=ms)
+        return shares(total, voters, ratios=ratios, ms=ms, holes=holes)
 
     def _start(self, rank: int, epoch: int, first: int, count: int) -> None:
         peer = self.co.peers[rank]
@@ -316,7 +370,13 @@ class Desk:
             self.co.send(peer, ExtendPartition, plan=plan, extends=newest.plan_id, cycle=self.co.cycle.finished)
 
     def redistribute(self) -> None:
-        """What came back to the pools goes out again: by waking idle ranks (D-16), or as extensions (D-22)."""
+        """Batches came back to the pools, so the final window is another one (D-7), and they go out again."""
+        self.refresh_window()
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        """What is free goes out: by waking idle ranks (D-16), or as extensions (D-22). The window that is pinned stays:
+        pinned anew after its plans are out, it would be that of the next window, and be served within this one."""
         co = self.co
         if co.run.phase != RunPhase.TRAINING or co.stopping or co.save_issued:
             return
@@ -344,11 +404,3 @@ class Desk:
                 co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - co.low}))
                 co.send(peer, Throttle, cycle=release, reason=ThrottleReason.LEAD)
         return parked
-
-    def facts(self) -> dict[str, Any]:
-        """Pools and the pinned window, for a dump (O-8)."""
-        pools = {
-            epoch: {"free": pool.free, "outstanding": pool.outstanding, "covered": pool.covered, "total": pool.total}
-            for epoch, pool in sorted(self.co.book.pools.items())
-        }
-        return {"pools": pools, "window": None if self.window is None else dict(self.window.left)}

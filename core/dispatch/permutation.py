@@ -26,8 +26,10 @@ from typing import NamedTuple
 
 from ..errors import LocalProtocolError
 
-__all__ = ["MAX_PICKS", "EpochBounds", "Permutation", "decode", "epoch_bounds", "partition"]
+__all__ = ["GOLDEN", "MAX_PICKS", "EpochBounds", "Permutation", "decode", "epoch_bounds", "mix", "partition"]
 
+_EPOCHS = 64
+"""Bounds kept at a time: a run asks for those of the epoch it is in again and again."""
 MAX_PICKS = 2**64
 """The network works on 64-bit numbers, so a pass cannot have more picks than there are of them."""
 
@@ -83,6 +85,7 @@ class Permutation:
         return turned
 
 
+@functools.lru_cache(maxsize=_EPOCHS)
 def epoch_bounds(picks: int, splits: int, epoch: int) -> EpochBounds:
     """Which part of which pass an epoch is, when every pass of `picks` picks is cut into `splits` epochs (D-2).
 
@@ -116,7 +119,7 @@ def decode(pick: int, repeats: int) -> tuple[int, int]:
 # --- the network -----------------------------------------------------------------------------------------------
 
 _WORD = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 _FIRST_FACTOR = 0xBF58476D1CE4E5B9
 _SECOND_FACTOR = 0x94D049BB133111EB
 _ROUNDS = 8
@@ -132,7 +135,7 @@ _KEY_SETS = 64
 """Round keys kept at a time: runs touch a pass or two at once, tests and simulations many."""
 
 
-def _mix(word: int) -> int:
+def mix(word: int) -> int:
     """The finalizer of SplitMix64 (Steele, Lea and Flood 2014): every input bit reaches every output bit."""
     word ^= word >> 30
     word = word * _FIRST_FACTOR & _WORD
@@ -144,13 +147,13 @@ def _mix(word: int) -> int:
 @functools.lru_cache(maxsize=_KEY_SETS)
 def _round_keys(seed: int, pass_number: int) -> tuple[int, ...]:
     """One key per round."""
-    stem = _mix((seed + _GOLDEN) & _WORD)
-    stem = _mix(((stem ^ pass_number) + _GOLDEN) & _WORD)
-    return tuple(_mix((stem + turn * _GOLDEN) & _WORD) for turn in range(1, _ROUNDS + 1))
+    stem = mix((seed + GOLDEN) & _WORD)
+    stem = mix(((stem ^ pass_number) + GOLDEN) & _WORD)
+    return tuple(mix((stem + turn * GOLDEN) & _WORD) for turn in range(1, _ROUNDS + 1))
 
 
 def _network(numbers: Sequence[int], half_bits: int, keys: tuple[int, ...]) -> tuple[int, ...]:
-    """The network on at most `_LANES` numbers at once; `_mix` is written out because it works on all lanes together.
+    """The network on at most `_LANES` numbers at once; `mix` is written out because it works on all lanes together.
 
     A shift to the right drags bits of the next lane into the top of a lane. They are masked away before a
     multiplication, where they would spill over; after the last one only low bits are read and no mask is needed.

@@ -30,8 +30,11 @@ def shares(
     *,
     ratios: Mapping[int, float] | None = None,
     ms: Mapping[int, float] | None = None,
+    holes: Sequence[Range] | None = None,
 ) -> list[Share]:
-    """One slice of the epoch's batches `0..total-1` per voter, consecutive in the order of `voters` (D-17).
+    """One slice of the epoch's batches `0..total-1` per voter, consecutive in the order of `voters` (D-17). Of an epoch
+    that a run before has begun only the `holes` are left, `total` batches in all, ascending: then a voter may get
+    several slices, one for each hole that it reaches into (D-23).
 
     Wished `ratios` come first, one weight above 0 per rank: in proportion to them, floored, what remains one each to
     the largest. Then `ms`, milliseconds per step of each rank: in proportion to speed, floored, what remains to the
@@ -56,7 +59,7 @@ def shares(
     else:
         sizes = [total // len(voters)] * len(voters)
         sizes[0] += total - sum(sizes)
-    return _deal([(0, total)], voters, sizes)
+    return _deal([(0, total)] if holes is None else holes, voters, sizes)
 
 
 def split_returned(ranges: Iterable[Range], voters: Sequence[int]) -> list[Share]:

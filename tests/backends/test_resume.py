@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 import trio
 
 from paceline.backends.bundle import check_file, read_bundle
-from paceline.backends.checkpoint import load_model
+from paceline.backends.checkpoint import load_model, save_optimizer
 from paceline.backends.serve import serve
 from paceline.core.config import Config
-from paceline.core.errors import CheckpointError
+from paceline.core.errors import CheckpointError, ConfigError
 
 from support.small_run import BATCH, SAMPLES, Seen, SmallRun
 from support.transports import CREDENTIALS
@@ -22,13 +23,20 @@ from support.transports import CREDENTIALS
 STEPS = SAMPLES // BATCH
 
 
-@pytest.fixture
-def ended(tmp_path: Path) -> Path:
-    """The directory of a run of one rank and two epochs."""
-    run = SmallRun(run_dir=tmp_path / "run", target_ranks=1)
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run of one rank and two epochs, which nobody may change."""
+    run_dir = tmp_path_factory.mktemp("ended")
+    run = SmallRun(run_dir=run_dir, target_ranks=1)
     run.train(0)
     run.coordinator.result()
-    return tmp_path / "run"
+    return run_dir
+
+
+@pytest.fixture
+def ended(once: Path, tmp_path: Path) -> Path:
+    """A copy of it for one test."""
+    return Path(shutil.copytree(once, tmp_path / "run"))
 
 
 def test_the_first_step_is_taken_from_the_saved_model_at_its_schedule_position(ended: Path) -> None:
@@ -103,6 +111,92 @@ def test_a_bundle_that_is_not_whole_is_refused(ended: Path, harm: Any, said: str
     harm(ended)
     with pytest.raises(CheckpointError, match=said):
         read_bundle(ended)
+
+
+def _copied(ended: Path, name: str, version: int) -> None:
+    """The same consensus under another name and version, whole."""
+    (ended / f"{name}.safetensors").write_bytes((ended / "consensus.safetensors").read_bytes())
+    record = json.loads((ended / "consensus.meta.json").read_text())
+    record |= {"version": version, "files": {f"{name}.safetensors": record["files"]["consensus.safetensors"]}}
+    (ended / f"{name}.meta.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("harm", [
+    lambda ended: _without(ended, "consensus.safetensors"),
+    lambda ended: (ended / "consensus.safetensors").write_bytes(b"half of it"),
+    lambda ended: _without(ended, "consensus.meta.json"),
+], ids=["missing", "damaged", "no record"])  # fmt: skip
+def test_a_bundle_that_is_refused_names_the_next_older_one_that_is_whole(ended: Path, harm: Any) -> None:
+    """K-12, K-6: the newest below it; one that is damaged too is passed over, a newer one is no older one."""
+    newest = read_bundle(ended).resume.version
+    for name, version in (("checkpoint.v0", 0), ("checkpoint.v1", 1), ("torn", 1)):
+        _copied(ended, name, version)
+    (ended / "torn.safetensors").write_bytes(b"")
+    assert newest > 1
+    harm(ended)
+
+    with pytest.raises(CheckpointError, match=r"bundle that is whole is .*checkpoint\.v1\.safetensors, version 1"):
+        read_bundle(ended)
+    _without(ended, "checkpoint.v1.safetensors")
+    with pytest.raises(CheckpointError, match=r"checkpoint\.v0\.safetensors, version 0"):
+        read_bundle(ended)
+
+
+def test_without_an_older_bundle_none_is_named(ended: Path) -> None:
+    """K-12: one of the same version is no older one."""
+    version = read_bundle(ended).resume.version
+    _copied(ended, "twin", version)
+    (ended / "consensus.safetensors").write_bytes(b"half of it")
+
+    with pytest.raises(CheckpointError) as refused:
+        read_bundle(ended)
+    assert "that is whole" not in str(refused.value)
+
+
+# --- momentum --------------------------------------------------------------------------------------------------------
+
+
+def _momentum(session: Any) -> torch.Tensor:
+    return torch.cat([state["momentum_buffer"].reshape(-1) for state in session.optimizer.state.values()])
+
+
+def test_a_rank_gets_its_own_momentum_back(ended: Path) -> None:
+    """K-12, K-11: from the file that it wrote; without one the optimizer starts fresh."""
+    run = SmallRun(initial_state=str(ended), target_ranks=1)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    known = torch.cat([state["momentum_buffer"].reshape(-1) for state in optimizer.state.values()])
+    save_optimizer(ended / "reduce_stall.rank0.optim.safetensors", optimizer, {"rank": "0"})
+    begun: list[torch.Tensor] = []
+
+    def note(seen: Seen) -> None:
+        if not seen.rates:
+            begun.append(_momentum(seen.session))
+
+    run.train(0, before=note, epochs=3, optimizer_file=ended / "reduce_stall.rank{rank}.optim.safetensors")
+    assert run.coordinator.result().status == "ok"
+    assert torch.equal(begun[0], known)
+
+
+@pytest.mark.parametrize(("own", "resumed", "error", "said"), [
+    ("1", True, CheckpointError, "is of rank 1, this is rank 0"),
+    (None, True, CheckpointError, "cannot be read"),
+    ("0", True, CheckpointError, "does not fit this SGD"),
+    ("0", False, ConfigError, "begins anew"),
+], ids=["of another rank", "missing", "of another optimizer", "no resume"])  # fmt: skip
+def test_momentum_that_is_not_its_own_is_refused(
+    ended: Path, own: str | None, resumed: bool, error: type[Exception], said: str
+) -> None:
+    """K-12: by name, and the run goes on without this rank, or ends."""
+    file = ended / "o.safetensors"
+    if own is not None:
+        save_optimizer(file, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), {"rank": own})
+    run = SmallRun(target_ranks=1, formation_s=5.0, **({"initial_state": str(ended)} if resumed else {}))
+    with pytest.raises(error, match=said):
+        run.train(0, epochs=3, optimizer_file=file)
+    assert run.coordinator.result().status == "failed"
 
 
 def test_a_file_is_checked_against_its_hash(tmp_path: Path) -> None:

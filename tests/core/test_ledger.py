@@ -24,25 +24,8 @@ from paceline.core.schema import dataset_signature
 
 from support.cohort import Cohort, Fault, hello
 from support.hand import Hand, alerts, messages, named
+from support.resuming import record_of, resumed
 from support.runs import run_faults, run_knobs, schedules
-
-
-def record_of(effects: list[Any]) -> dict[str, Any]:
-    """The last meta record of a run, after its way through a file."""
-    written = [effect.record for effect in effects if isinstance(effect, fx.WriteMeta)]
-    kept: dict[str, Any] = json.loads(json.dumps(written[-1]))
-    return kept
-
-
-def resumed(first: Cohort, **knobs: Any) -> Cohort:
-    """A cohort that goes on; its ghost knows what the first one's ghost has seen merged."""
-    cohort = Cohort(resume=Resume.read(record_of(first.effects)), save_path="runs", **knobs)
-    ghost = cohort.ghost
-    ghost.merged, ghost.trained = dict(first.ghost.merged), dict.fromkeys(first.ghost.merged, 1)
-    ghost.version, ghost.closed = first.ghost.version, list(first.ghost.closed)
-    ghost.realized = {0: first.ghost.version}
-    return cohort
-
 
 # --- I52 -------------------------------------------------------------------------------------------------------------
 
@@ -354,6 +337,18 @@ def test_the_source_is_told_where_the_weights_are_and_what_they_must_hash_to() -
     fresh = Hand(1, target_ranks=1)
     [admit] = [e for e in fresh.effects if isinstance(e, fx.Admit)]
     assert (admit.welcome.config["initial_state"], admit.welcome.config["initial_sha256"]) == ("rank", None)
+
+
+def test_the_rest_of_a_resumed_epoch_is_shared_in_the_wished_ratios() -> None:
+    """D-17, D-23: as a whole epoch would be, and as the next one is."""
+    first = stopped()
+    left = sum(count for _, count in Resume.read(record_of(first.effects)).uncovered[0][1])
+    second = resumed(first, ranks=2, samples=60, policy="sync", partition_ratios=(4.0, 1.0))
+    second.run_until(lambda: second.co.book.ranks.get(1) is not None)
+
+    given = {rank: second.co.book.holdings(rank).in_flight_batches for rank in (0, 1)}
+    assert given == {0: left - left // 5, 1: left // 5} and left // 5 != left // 2
+    second.run()
 
 
 def test_a_whole_share_run_hands_out_holes_only() -> None:

@@ -44,6 +44,7 @@ def test_lint_has_nothing_to_say_about_a_sound_table() -> None:
         ((Row(ANY, "Coin", SAME, rule="C-13,C-14"),), "row 0 (Coin): 'C-13,C-14' is not a list of rule ids such as"),
         ((Row(ANY, "Coin", SAME, rule="C-13"),), "row 0 (Coin) accepts without an effect and has no note"),
         ((Row(ANY, "Coin", Gate.OPEN, kind=Kind.FENCED),), "row 0 (Coin) is FENCED and changes the phase"),
+        ((Row(ANY, "Coin", SAME, (), ("ring",), Kind.IGNORE),), "row 0 (Coin) is IGNORE and does ring"),
     ],
 )
 def test_lint_complains(rows: tuple[Row, ...], complaint: str) -> None:

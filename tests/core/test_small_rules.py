@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from paceline.core import cycle, finish
+from paceline.core import cycle, finish, gates
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.cycle import Cycle
 from paceline.core.phases import WorkerPhase
 
 from support.cohort import Cohort
@@ -76,6 +77,53 @@ def test_the_dump_of_a_stall_has_the_answers_of_the_gate() -> None:
 
     assert (dump["owing"], dump["short"], dump["movers"]) == (2, hand.co.short, hand.co.movers)
     assert [rank["quiesced"] for rank in dump["ranks"]] == [hand.co.desk.quiesced(rank) for rank in (0, 1)]
+    assert dump["reasons"] == [str(reason) for reason in hand.co.explain()] != []
+
+
+def test_a_dump_asks_the_gates_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """O-8, I39: another gate gives another dump."""
+    hand = Hand(2, samples=400).form()
+    hand.step(0, 2)
+    honest = hand.co.dump()
+    assert [rank["gate"] for rank in honest["ranks"]] == [False, False] and not honest["fires"]
+    assert honest["pools"] == {0: {"free": 194, "in_flight": 4, "trained": 2, "covered": 0, "total": 200}}
+
+    monkeypatch.setattr(gates, "met", lambda co, peer: (peer.rank == 1, True))
+    monkeypatch.setattr(Cycle, "fires", lambda self, event: True)
+    bent = hand.co.dump()
+
+    assert [(rank["quiesced"], rank["gate"]) for rank in bent["ranks"]] == [(False, True), (True, True)]
+    assert bent["fires"]
+
+
+def test_nobody_who_moves_is_dumped_and_who_stands_still_is_again_and_again() -> None:
+    """O-8: after `stall_dump_s` without progress, strictly, of anyone; heartbeats are none."""
+    hand = Hand(2, samples=400, stall_dump_s=40.0).form()
+    hand.tick(30.0)
+    hand.step(0)
+    assert not named(hand.tick(40.0), "StateDump")
+
+    told = named(hand.tick(79.0), "StateDump")
+
+    assert [facts["elapsed_s"] for facts in told] == [pytest.approx(40.0), pytest.approx(80.0, abs=0.01)]
+    assert [rank["steps"] for rank in told[1]["dump"]["ranks"]] == [1, 0]
+
+
+def test_a_run_that_forms_or_is_over_is_not_dumped() -> None:
+    """O-8: what is waited for there has deadlines of its own."""
+    hand = Hand(1, target_ranks=2, stall_dump_s=5.0, join_timeout_s=100.0, min_ranks=2)
+    assert not named(hand.tick(90.0), "StateDump")
+    done = Hand(2, num_epochs=0, stall_dump_s=5.0, exit_grace_s=60.0).form()
+    assert not named(done.tick(50.0), "StateDump")
+
+
+def test_a_stall_is_dumped_once_and_not_a_second_time_by_the_clock() -> None:
+    """I32, O-8, C-16: the dump of the stall is the last one, even where the periodic one falls due with it."""
+    hand = pending(stall_dump_s=300.0, reduce_ceiling_s=300.0)
+    effects = hand.tick(301.0) + hand.tick(200.0)
+
+    dumps = [e for e in effects if isinstance(e, fx.Emit) and "dump" in e.facts]
+    assert [e.name for e in dumps] == ["Stalled"]
 
 
 # --- worker ----------------------------------------------------------------------------------------------------------

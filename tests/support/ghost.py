@@ -16,9 +16,17 @@ from paceline.core import effects as fx
 from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
+from paceline.core.timeline import undeclared
 
 Pick = tuple[int, int]
 """An epoch and the number of a batch in it."""
+
+
+def check_declared(effect: Any) -> None:
+    """O-1: a timeline event has the name and the fields it is declared with. The ghost and the hand see every one."""
+    if isinstance(effect, fx.Emit):
+        wrong = undeclared(effect.name, effect.facts)
+        assert wrong is None, f"O-1: {wrong}"
 
 
 @attrs.define
@@ -90,6 +98,7 @@ class Ghost:
 
     def _see_event(self, co: Coordinator, effect: fx.Emit) -> None:
         facts = effect.facts
+        check_declared(effect)
         if effect.name == "SyncStart":
             self.i8_cycle_numbers_rise_at_arms(facts["cycle"])
         elif effect.name == "Covered":

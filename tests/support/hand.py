@@ -16,6 +16,7 @@ from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 
 from .cohort import DIGEST, hello
+from .ghost import check_declared
 
 
 class Hand:
@@ -44,6 +45,8 @@ class Hand:
         self.co.handle(event, self.now)
         effects = list(self.co.take_ready().effects)
         self.effects += effects
+        for effect in effects:
+            check_declared(effect)
         return effects
 
     def knock(self, ranks: int) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from paceline.core import tables
 from paceline.core.coordinator import Coordinator
-from paceline.core.engine import Row, Table, build_reference, compile_table
+from paceline.core.engine import Row, Table
 from paceline.core.errors import InvariantError, LocalProtocolError
 from paceline.core.messages import Control
 
@@ -90,15 +90,8 @@ def change_rows(patch: Patch, name: str, chosen: Callable[[Row], bool], **change
     rows = tuple(attrs.evolve(row, **changes) if chosen(row) else row for row in table.rows)
     assert rows != table.rows, "the mutant changes no row"
     changed: Table = attrs.evolve(table, rows=rows)
-    built = tables._built
-    owner = tables.machine_class(name)
-
-    def build(wanted: str, engine: str) -> Any:
-        if wanted != name:
-            return built(wanted, engine)
-        return (compile_table if engine == "compiled" else build_reference)(changed, owner, "phase")
-
-    patch.setattr(tables, "_built", build)
+    patch.setitem(tables._in_force, name, changed)
+    patch.setattr(tables, "_engines", {key: made for key, made in tables._engines.items() if key[0] != name})
 
 
 def raise_for_a_bad_link(patch: Patch, kind: type[Control]) -> None:

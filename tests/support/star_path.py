@@ -1,4 +1,4 @@
-"""A StarServer and its StarLinks over channels in memory, without machines: a test opens rounds and offers copies."""
+"""A StarServer and its StarLinks over channels, without machines: a test opens rounds and offers copies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paceline.transports.api import Channel
 from paceline.transports.codec import encode_record
 from paceline.transports.rank_driver import RankDriver
 
-from .transports import MEMORY, meeting
+from .transports import MEMORY, Kind, meeting
 
 RUN = b"r" * 16
 PARAMS = m.RoundKey(generation=1, cycle=1, kind=m.RoundKind.PARAMS)
@@ -124,9 +124,9 @@ def layer(seed: int, size: int = 8) -> nn.Module:
 
 
 @asynccontextmanager
-async def path(*sizes: int, idle: tuple[int, ...] = ()) -> AsyncIterator[Way]:
+async def path(*sizes: int, idle: tuple[int, ...] = (), kind: Kind = MEMORY) -> AsyncIterator[Way]:
     """One rank per size of model; the links of `idle` ranks do not run yet."""
-    async with meeting(MEMORY) as met:
+    async with meeting(kind) as met:
         ranks = [Trainer(rank, layer(rank, size), *await met.join()) for rank, size in enumerate(sizes)]
         schema = ranks[0].flat.schema
         server = StarServer(lambda: schema, lambda known: StarAverager(known))

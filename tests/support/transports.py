@@ -7,18 +7,21 @@ it that `transports.api` does not promise.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import attrs
 import pytest
 import trio
 
-from paceline.core.messages import Beacon, BulkBlock, Heartbeat, RoundKey, RoundKind
+from paceline.core.messages import BulkBlock
 from paceline.core.wire import BulkFramer, DialHandshake, Lane, Link, LinkKeys, Role
-from paceline.transports.api import Channel, Credentials, Listener, Transport
+from paceline.transports.api import Credentials, Transport
 from paceline.transports.codec import MsgpackCodec
+from paceline.transports.conformance import stage
+from paceline.transports.conformance.kit import CREDENTIALS
+from paceline.transports.conformance.stage import Landing, Meeting, beacon, block, heartbeat, pattern
 from paceline.transports.memory import MemoryTransport
 from paceline.transports.tcp import TcpTransport
 from paceline.transports.tcp_listener import OPENING
@@ -26,7 +29,8 @@ from paceline.transports.tcp_listener import OPENING
 PATIENCE_S = 60.0
 """After this a test is taken to hang. No test passes or fails by how long anything took."""
 
-CREDENTIALS = Credentials(run_id=bytes(range(16)), token=bytes(range(32)))
+__all__ = ["CREDENTIALS", "Landing", "Meeting", "beacon", "block", "heartbeat", "pattern"]
+"""What the tests have from the conformance kit, which has it for all authors of transports."""
 
 
 @attrs.frozen
@@ -54,91 +58,16 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
     trio.run(bounded)
 
 
-@attrs.define
-class Meeting:
-    """A listener that serves, and the way to get more channels to it."""
-
-    transport: Transport
-    listener: Listener
-    credentials: Credentials
-    arrivals: trio.MemoryReceiveChannel[Channel]
-    nursery: trio.Nursery
-    dialled: list[Channel] = attrs.field(factory=list)
-
-    async def join(self) -> tuple[Channel, Channel]:
-        """Both ends of a new channel: the rank's and the coordinator's."""
-        rank = await self.transport.dial(self.listener.url, self.credentials)
-        self.dialled.append(rank)
-        return rank, await self.arrivals.receive()
-
-
-@asynccontextmanager
-async def meeting(
+def meeting(
     kind: Kind, *, credentials: Credentials = CREDENTIALS, transport: Transport | None = None
-) -> AsyncIterator[Meeting]:
+) -> AbstractAsyncContextManager[Meeting]:
     """A listener whose handler hands its channel to the test and keeps it open until the meeting is over."""
-    transport = transport or kind.make()
-    listener = await transport.listen(kind.url, credentials)
-    arriving, arrivals = trio.open_memory_channel[Channel](256)
-
-    async def hand_over(channel: Channel) -> None:
-        arriving.send_nowait(channel)
-        await trio.sleep_forever()
-
-    with arriving, arrivals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(listener.serve, hand_over)
-            met = Meeting(transport, listener, credentials, arrivals, nursery)
-            try:
-                yield met
-            finally:
-                with trio.CancelScope(shield=True):
-                    for channel in met.dialled:
-                        await channel.aclose()
-                    await listener.aclose()
-                nursery.cancel_scope.cancel()
+    return stage.meeting(transport or kind.make(), kind.url, credentials)
 
 
-def heartbeat(number: int) -> Heartbeat:
-    """A small report that can be told from others."""
-    return Heartbeat(step_count=number, state="training", report_seq=number)
-
-
-def beacon(number: int) -> Beacon:
-    """A small control message that can be told from others."""
-    return Beacon(run_phase=1, cycle_phase=2, cycle=number, control_seq=number)
-
-
-def block(size: int, *, rank: int = 0, offset: int = 0) -> BulkBlock:
-    """The header of a block of `size` bytes."""
-    return BulkBlock(
-        key=RoundKey(generation=1, cycle=1, kind=RoundKind.PARAMS),
-        attempt=0,
-        rank=rank,
-        incarnation=1,
-        entry=0,
-        offset=offset,
-        bytes=size,
-    )
-
-
-def pattern(size: int, seed: int = 0) -> memoryview:
-    """Bytes in which a piece that is missing, doubled or moved shows: the period is a prime."""
-    row = bytes((seed + 7 * index) % 251 for index in range(251))
-    return memoryview((row * (size // 251 + 1))[:size])
-
-
-@attrs.define
-class Landing:
-    """A `Place` that remembers the headers and keeps the memory."""
-
-    blocks: list[BulkBlock] = attrs.field(factory=list)
-    memory: list[bytearray] = attrs.field(factory=list)
-
-    def __call__(self, header: BulkBlock) -> memoryview:
-        self.blocks.append(header)
-        self.memory.append(bytearray(header.bytes))
-        return memoryview(self.memory[-1])
+def brief_tcp() -> TcpTransport:
+    """tcp:// that dials once and lets a handshake stand still for half a second."""
+    return TcpTransport(dial_total_s=0, handshake_s=0.5)
 
 
 async def read_exactly(connected: trio.socket.SocketType, size: int) -> bytes:

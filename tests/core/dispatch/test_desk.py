@@ -73,6 +73,18 @@ def test_the_last_window_of_an_epoch_takes_in_the_crumb() -> None:
     assert hand.co.book.last_closed_epoch == 0
 
 
+def test_the_last_window_is_planned_when_it_begins_and_not_within_the_one_before() -> None:
+    """D-7, D-6: 19 batches are windows of 6, 6 and 7. Planned as soon as 7 were left, the second one took in the crumb
+    of the third, as a chunk of a single step."""
+    hand = Hand(2, samples=38, num_epochs=1).form()
+    hand.window()
+    assert hand.co.book.pools[0].free == 7 and hand.co.desk.window is None
+    hand.step(1, 3)
+    assert not sizes(hand.complete(1)) and hand.co.desk.quota(1) == 3
+    hand.window()
+    assert hand.co.desk.window is not None and hand.co.desk.window.planned == {0: 3, 1: 4}
+
+
 def test_a_rank_without_a_slot_blocks_nobody() -> None:
     """D-7, G-4, 17.1 #15 and #16."""
     hand = Hand(2, samples=2, num_epochs=1).form()

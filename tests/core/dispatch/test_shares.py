@@ -149,3 +149,9 @@ def test_returned_batches_are_each_given_once(returned: set[int], voters: list[i
     assert per_voter[0] - per_voter[-1] <= 1
     pieces = [(rank, first) for rank, first, _ in dealt]
     assert len(pieces) <= len(voters) + sum(1 for batch in returned if batch - 1 not in returned)
+
+
+def test_shares_of_holes_are_as_large_and_keep_to_the_holes() -> None:
+    """D-17, D-23: ten batches left in two holes, in the ratio 3 to 2; the first rank reaches into both."""
+    assert shares(10, [0, 1], ratios={0: 3.0, 1: 2.0}, holes=[(4, 5), (20, 5)]) == [(0, 4, 5), (0, 20, 1), (1, 21, 4)]
+    assert shares(2, [0, 1, 2], holes=[(7, 1), (9, 1)]) == [(0, 7, 1), (0, 9, 1)]

@@ -164,8 +164,8 @@ def test_finish_gives_its_effects_in_order_and_flips_last() -> None:
     kinds = [type(e.message).__name__ if isinstance(e, fx.Send) else getattr(e, "name", type(e).__name__)
              for e in effects]  # fmt: skip
     tail = kinds[kinds.index("Cycle"):]
-    assert tail == ["Cycle", "Covered", "Update", "Update", "SetGlobalStep", "SetGlobalStep", "CloseRound",
-                    "AverageEnd", "SyncEnd"]  # fmt: skip
+    assert tail == ["Cycle", "Covered", "Update", "Update", "SetGlobalStep", "SetGlobalStep", "StageAdvisory",
+                    "StageAdvisory", "CloseRound", "AverageEnd", "SyncEnd"]  # fmt: skip
     update = messages(effects, m.Update, 0)[0]
     assert (update.version, update.global_step, update.merged_steps, update.outcome) == (1, 6, 3, m.Outcome.MERGED)
     assert update.next_plan is not None and update.next_plan.size == 6, "three whole batches, not a crumb"

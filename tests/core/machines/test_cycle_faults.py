@@ -10,6 +10,7 @@ from paceline.core import messages as m
 from paceline.core.cycle import MAX_ATTEMPTS
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
+from support import duties
 from support.hand import Hand, alerts, messages, named, pending
 
 # --- again (C-39, R-18) and digests (C-18) ---------------------------------------------------------------------------
@@ -248,12 +249,44 @@ def test_the_first_step_of_an_incarnation_may_take_long() -> None:
     assert hand.co.cycle.phase == CyclePhase.STALLED
 
 
-def test_nobody_is_stalled_when_nobody_waits() -> None:
-    """M-16: a single rank that takes its time keeps no other waiting."""
-    hand = Hand(1).form()
-    hand.step(0)
-    hand.tick(4000)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_cohort_that_all_stands_still_is_stalled_too(ranks: int) -> None:
+    """M-16, I38: all are below quota, so nobody has done its part and waits; each waits for all. The newest progress of
+    any of them counts, and the ladder says nothing of anybody."""
+    hand = Hand(ranks, samples=400).form()
+    for rank in range(ranks):
+        hand.tick(100)
+        hand.step(rank)
+    hand.tick(599)
+    assert hand.co.run.phase == RunPhase.TRAINING and not named(hand.effects, "Suspect")
+    effects = hand.tick(3)
+    assert hand.co.cycle.phase == CyclePhase.STALLED and not named(hand.effects, "Suspect")
+    assert {save.reason for save in messages(effects, m.ShutdownWithSave)} == {m.SaveReason.REDUCE_STALL}
+    hand.tick(100)
+    assert hand.co.finished
+
+
+def test_one_that_goes_on_keeps_a_cohort_that_waits_for_it_alive() -> None:
+    """M-16: progress of one is enough while nobody has met its quota."""
+    hand = Hand(2, samples=400, anchor=40).form()
+    hand.step(1)
+    for _ in range(5):
+        hand.tick(500)
+        hand.step(0)
     assert hand.co.run.phase == RunPhase.TRAINING
+
+
+def test_a_duty_counts_as_progress_for_its_limit() -> None:
+    """M-16, M-11: a checkpoint of half an hour is no wedge, if the limit allows for it."""
+    run = duties.hand(role_limit_s=2000.0)
+    duties.armed(run, duties.SAVE)
+    run.average()
+    run.say(0, m.EpochFnElapsed, epoch=0, elapsed_ms=1.0)
+    run.step(1, 3), run.complete(1)
+    run.tick(1990)
+    assert run.co.run.phase == RunPhase.TRAINING
+    run.tick(620)
+    assert run.co.cycle.phase == CyclePhase.STALLED
 
 
 def test_after_a_stall_evidence_changes_nothing() -> None:

@@ -10,6 +10,7 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.phases import PeerPhase, RunPhase
+from paceline.core.roles import ROLES
 
 from support.cohort import hello
 from support.elastic import STATEFUL, Elastic
@@ -129,13 +130,13 @@ def test_a_member_that_owes_at_the_ceiling_is_a_stall_all_the_same() -> None:
 # --- the static part (M-24) ------------------------------------------------------------------------------------------
 
 
-def stateful() -> Hand:
+def stateful(**changes: Any) -> Hand:
     """Three ranks whose model has an entry that no consensus holds; a fourth has been let in."""
     hand = Hand(0, target_ranks=3, max_ranks=5, samples=400)
     for link in range(3):
-        hand.feed(ev.HelloReceived(link, hello(400, schema=STATEFUL, schema_hash=STATEFUL.hash())))
+        hand.feed(ev.HelloReceived(link, hello(400, schema=STATEFUL, schema_hash=STATEFUL.hash(), **changes)))
     hand.form()
-    knock(hand, schema=STATEFUL, schema_hash=STATEFUL.hash())
+    knock(hand, schema=STATEFUL, schema_hash=STATEFUL.hash(), **changes)
     return hand
 
 
@@ -149,6 +150,17 @@ def test_one_donor_is_asked_once() -> None:
     hand.tick(20)
     assert len(messages(hand.effects, m.RequestState)) == 1
     assert [r.code for r in hand.co.explain(3)] == ["E17"]
+
+
+def test_a_donor_without_a_role_is_preferred() -> None:
+    """M-24: rank 0 calls the callbacks and may be inside one; where everybody has a role the lowest gives."""
+    hand = stateful(callbacks=ROLES)
+    assert set(hand.co.roles.holders.values()) == {0}
+    assert [asked.rank for asked in messages(hand.effects, m.RequestState)] == [1]
+    hand.co.roles.holders.update(evaluate=1, checkpoint=2)
+    effects = hand.feed(ev.LinkLost(3, 1, "reset"))
+    effects += knock(hand, schema=STATEFUL, schema_hash=STATEFUL.hash(), callbacks=ROLES)
+    assert [asked.rank for asked in messages(effects, m.RequestState)] == [0]
 
 
 @pytest.mark.parametrize("leave", [False, True])
@@ -258,7 +270,7 @@ def test_the_wait_for_others_ends(stop: bool) -> None:
         hand.step(0)
         hand.feed(ev.OperatorRequest(ev.Operator.STOP))
     else:
-        hand.tick(1)
+        hand.tick(0.5)
     assert hand.co.run.save is not None and hand.co.run.save.reason == m.SaveReason.SINGLE_SURVIVOR
 
 
@@ -298,3 +310,12 @@ def test_joiners_transfers_and_clocks_survive_a_snapshot() -> None:
     hand.co.handle(lost, hand.now)
     twin.handle(lost, hand.now)
     assert twin.take_ready() == hand.co.take_ready() and twin.joins.open == hand.co.joins.open
+
+
+@pytest.mark.parametrize(("policy", "has"), [("cadence", False), ("async", True)])
+def test_a_new_voter_may_overshoot_where_ranks_do(policy: str, has: bool) -> None:
+    """M-25, G-9: from its first plan on, and only under async."""
+    hand = joined(policy=policy)
+    train(hand)
+    average(hand, (2, 0, 1))
+    assert hand.co.voters == [0, 1, 2] and (2 in hand.co.balancer.overshoots) is has

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
-from paceline.core.ladder import Stage, learned
+from paceline.core.ladder import Climb, Stage, learned, next_due
 from paceline.core.phases import CyclePhase, PeerPhase
 
 from support import duties
@@ -195,6 +195,17 @@ def test_a_coordinator_that_was_away_suspects_nobody_for_it() -> None:
     assert not said(hand.tick(9)) and said(hand.tick(2)) == [("Suspect", 0, "snapshot")]
 
 
+def test_the_absence_of_the_coordinator_is_nobodys_habit() -> None:
+    """M-9, M-11: a stage that was under way is remembered from the return on, or deadlines would be learned from it."""
+    hand = owes_snapshot()
+    hand.now += 500
+    hand.feed(ev.Tick())
+    hand.tick(2)
+    ship(hand, 0)
+
+    assert hand.co.peers[0].climb.durations[Stage.SNAPSHOT][-1] == pytest.approx(2.0)
+
+
 def test_any_number_of_nudges_gives_one_copy() -> None:
     """I34, W-10: the same answer each time, and the same state in the end."""
     once, often = Rank(), Rank()
@@ -331,3 +342,118 @@ def test_a_rank_that_hangs_for_a_while_is_a_voter_again(rank: int, policy: str, 
 
     assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.events("Died")
     assert len(cohort.facts("Promoted")) == 4 + len(cohort.facts("Excluded"))
+
+
+def epoch_begins(**knobs: Any) -> Hand:
+    """Rank 0 holds the roles and has just been given its first plan of epoch 1; rank 1 has trained its own."""
+    run = duties.hand(samples=24, num_epochs=3, suspect_floor_s=10.0, role_limit_s=50.0, **knobs)
+    run.window(), run.window()
+    assert run.plan(0).epoch == 1
+    run.step(1, 3), run.complete(1)
+    return run
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_the_clocks_stand_still_in_the_epoch_callback(answers: bool) -> None:
+    """M-11, W-6: the holder calls it before its first step of an epoch, and nobody orders it, so the plan tells."""
+    run = epoch_begins()
+    assert not said(run.tick(45)), "rank 0 is in the callback"
+    assert [(reason.code, reason.what) for reason in run.co.explain(0)] == [("E21", "is in the epoch callback")]
+    if answers:
+        run.say(0, m.EpochFnElapsed, epoch=1, elapsed_ms=45000.0)
+        assert not said(run.tick(9))
+    else:
+        assert not said(run.tick(6)), "the limit has passed"
+        assert run.co.roles.holder("epoch") == 0, "and the callback stays where it is"
+        assert not said(run.tick(8))
+    assert said(run.tick(3)) == [("Suspect", 0, "step")]
+
+
+def test_who_steps_is_in_no_callback_and_who_holds_no_role_is_judged() -> None:
+    """M-11: a rank that did not call it, because it had begun the epoch under another holder, is not excused."""
+    run = epoch_begins()
+    run.now += 1.0
+    run.step(0)
+    assert run.co.actions.under_way(0) is None
+    assert not said(run.tick(9)) and said(run.tick(2)) == [("Suspect", 0, "step")]
+
+    other = duties.hand(samples=24, num_epochs=3, suspect_floor_s=10.0, role_limit_s=50.0)
+    other.window(), other.window()
+    other.step(0, 3), other.complete(0)
+    assert said(other.tick(11)) == [("Suspect", 1, "step")]
+
+
+def test_one_epoch_is_one_callback() -> None:
+    """M-11: the second chunk of an epoch excuses nobody; nor does one that another rank has called already."""
+    run = duties.hand(samples=400, suspect_initial_s=10.0, role_limit_s=50.0)
+    run.say(0, m.EpochFnElapsed, epoch=0, elapsed_ms=1.0)
+    run.window()
+    run.step(1, 3), run.complete(1)
+    assert said(run.tick(11)) == [("Suspect", 0, "step")]
+    assert not run.co.actions.duties
+
+
+def test_a_death_in_the_epoch_callback_passes_nothing_on() -> None:
+    """M-11, M-34: the new holder counts the epoch it is in as fired."""
+    run = epoch_begins()
+    run.feed(ev.LinkLost(0, 1, "reset"))
+    assert run.co.roles.holder("epoch") == 1
+    assert not run.co.actions.duties
+
+
+# --- at the very instant ---------------------------------------------------------------------------------------------
+
+
+def at(hand: Hand, seconds: float) -> list[Any]:
+    """A Tick at this instant, seconds after the arm of the cycle that is pending."""
+    hand.now = hand.co.cycle.armed_at + seconds
+    for rank in hand.co.alive:
+        hand.co.peers[rank].last_seen = hand.now
+    hand.co.urgent, hand.co.late_after = True, float("inf")
+    return hand.feed(ev.Tick())
+
+
+def test_each_step_is_exceeded_strictly() -> None:
+    """M-12, M-13, M-14: at L, 2L and 3L nothing is due yet; a moment later it is."""
+    hand = owes_snapshot(laggards="exclude", max_nudges=2)
+    for seconds, due in ((10.0, "Suspect"), (20.0, "Nudge"), (30.0, "Nudge")):
+        assert (due, 0, "snapshot") not in said(at(hand, seconds))
+        assert hand.co.peers[0].phase is PeerPhase.VOTER
+        assert (due, 0, "snapshot") in said(at(hand, seconds + 0.001))
+    assert hand.co.peers[0].phase is PeerPhase.LAGGING
+
+
+@pytest.mark.parametrize(("laggards", "due"), [("wait", False), ("exclude", True)])
+def test_a_tick_is_due_only_where_a_step_is(laggards: str, due: bool) -> None:
+    """M-10: after the last nudge nothing is waited for but an exclusion, where there is one."""
+    hand = owes_snapshot(laggards=laggards, max_nudges=1)
+    at(hand, 10.001)
+    at(hand, 20.001)
+    assert hand.co.peers[0].climb.nudges == 1
+    assert (next_due(hand.co) == pytest.approx(hand.co.cycle.armed_at + 30.0)) is due
+    assert (next_due(hand.co) < float("inf")) is due
+
+
+def test_no_more_durations_are_remembered_than_the_history_holds() -> None:
+    """M-11."""
+    climb = Climb(3)
+    for seconds in (1.0, 2.0, 3.0, 4.0):
+        climb.remember(Stage.ACK, seconds)
+    assert list(climb.durations[Stage.ACK]) == [2.0, 3.0, 4.0]
+
+
+def test_when_everyone_has_done_its_part_nobody_is_waited_for() -> None:
+    """M-16: the clock of a wait runs while some have done theirs, and neither before nor after."""
+    hand = Hand(2).form()
+    assert hand.co.cycle.waiting_since is None
+    hand.step(0, 3)
+    hand.complete(0)
+    assert hand.co.cycle.waiting_since == hand.now
+    hand.step(1, 3)
+    assert hand.co.cycle.pending and hand.co.cycle.waiting_since is None
+
+
+@pytest.mark.parametrize(("policy", "grows"), [("sync", False), ("cadence", True), ("async", True)])
+def test_the_window_grows_where_it_may(policy: str, grows: bool) -> None:
+    """B-10: lock-step has no window."""
+    assert Hand(2, policy=policy).form().co.balancer.growth_applies is grows

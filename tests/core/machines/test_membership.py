@@ -211,6 +211,18 @@ def test_silence_is_judged_strictly_after_the_staleness() -> None:
     assert hand.co.voters == [1] and "silent" in named(effects, "Died")[0]["cause"]
 
 
+def test_silence_is_counted_from_the_last_word() -> None:
+    """M-3: strictly also where the silence is found out at an instant that was put down for an older word."""
+    hand = Hand(2).form()
+    start, hand.now = hand.now, hand.now + 10.0
+    for rank in (0, 1):
+        hand.say(rank, m.Heartbeat, step_count=0, state="x")
+    hand.now, hand.co.late_after = start + 40.0, float("inf")
+    hand.say(1, m.Heartbeat, step_count=0, state="x")
+    hand.feed(ev.Tick())
+    assert hand.co.voters == [0, 1]
+
+
 @pytest.mark.parametrize("first", ["tick", "report"])
 def test_a_coordinator_that_was_away_itself_judges_nobody(first: str) -> None:
     """M-9: whatever it hears first after a suspension."""

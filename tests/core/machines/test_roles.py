@@ -45,6 +45,64 @@ def test_k17_a_stop_is_followed_by_the_final_evaluation_too() -> None:
     assert run.co.run.phase == RunPhase.FINAL_EVAL and not messages(run.effects, m.Shutdown)
 
 
+def stopped(ranks: int = 2) -> tuple[Hand, list[Any]]:
+    """A run whose last cycle, the one after a stop, is armed; and what arming it said."""
+    run = hand(ranks)
+    run.step(0)
+    return run, run.feed(ev.OperatorRequest(ev.Operator.STOP))
+
+
+def test_k17_the_last_cycle_of_a_stop_arms_the_final_evaluation() -> None:
+    """K-17, K-3: that the cycle ends the run is known at its arm, so its target is told before it ships, and the run
+    asks nobody a second time."""
+    run, effects = stopped()
+    (order,) = messages(effects, m.ExecuteEvalCallback)
+    assert (order.schedule_id, order.cycle, order.version) == (m.FINAL_EVALUATION, 1, 1)
+    kinds = [type(e.message) for e in effects if isinstance(e, fx.Send) and e.rank == order.target_rank]
+    assert kinds.index(m.ExecuteEvalCallback) < kinds.index(m.RequestParams)
+    after = run.average()
+    assert run.co.run.phase == RunPhase.FINAL_EVAL and not messages(after, m.ExecuteEvalCallback)
+    assert messages(evaluated(run, order), m.Shutdown)
+
+
+def test_k17_an_order_whose_cycle_made_no_consensus_is_given_once_more_without_one() -> None:
+    """K-17, C-17: the target would wait for a version that never comes."""
+    run, _ = stopped()
+    (again,) = messages(run.average(refused=(0,)), m.ExecuteEvalCallback)
+    assert (again.schedule_id, again.cycle, again.version) == (m.FINAL_EVALUATION, None, 0)
+    assert run.co.run.phase == RunPhase.FINAL_EVAL
+    assert len([duty for duty in run.co.actions.duties if duty.role == EVALUATE]) == 1
+    assert messages(evaluated(run, again), m.Shutdown)
+
+
+def test_k17_a_target_that_dies_in_the_last_cycle_is_replaced_when_there_is_a_consensus() -> None:
+    """K-17: sooner, the next one would evaluate the consensus before the last."""
+    run, effects = stopped(3)
+    (order,) = messages(effects, m.ExecuteEvalCallback)
+    assert not messages(run.feed(ev.LinkLost(order.target_rank, 1, "reset")), m.ExecuteEvalCallback)
+    for rank in (1, 2):
+        run.ready(rank)
+    run.reduce()
+    run.ack(1)
+    (again,) = messages(run.ack(2), m.ExecuteEvalCallback)
+    assert (again.target_rank, again.cycle) == (1, None)
+
+
+def test_k17_the_final_evaluation_answers_the_wishes_that_wait() -> None:
+    """K-1, K-3, K-17: a rank keeps one armed evaluation, the newest, so an older one would never be answered."""
+    run = hand()
+    armed(run, EVAL)
+    run.average(refused=(0, 1))
+    assert [duty.since for duty in run.co.actions.duties if duty.role == EVALUATE] == [None]
+    run.step(0)
+    effects = run.feed(ev.OperatorRequest(ev.Operator.STOP))
+    (order,) = messages(effects, m.ExecuteEvalCallback)
+    assert order.schedule_id == m.FINAL_EVALUATION
+    assert [duty.decision_id for duty in run.co.actions.duties if duty.role == EVALUATE] == [m.FINAL_EVALUATION]
+    run.average()
+    assert messages(evaluated(run, order), m.Shutdown)
+
+
 def test_k17_past_the_role_limit_the_next_rank_is_asked_and_then_nobody() -> None:
     """K-17: strictly past; late results are refused; the run ends all the same."""
     run = ending(role_limit_s=20.0)

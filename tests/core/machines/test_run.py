@@ -48,8 +48,9 @@ def test_too_few_ranks_fail_the_run_at_the_hard_limit_naming_who_came() -> None:
     assert hand.co.run.status == "failed" and "1 of 2" in hand.co.run.text and "(here: 0)" in hand.co.run.text
     assert messages(hand.effects, m.Shutdown) and hand.co.run.phase == RunPhase.SHUTTING_DOWN
     nobody = Hand(0, target_ranks=1)
-    nobody.tick(602)
+    effects = nobody.tick(602)
     assert nobody.co.finished and nobody.co.run.status == "failed"
+    assert len([e for e in effects if isinstance(e, fx.Finish)]) == 1 and not nobody.co.run.shutdown_issued
 
 
 @pytest.mark.parametrize(("start", "begins"), [("auto", False), ("manual", True), ("hybrid", True)])
@@ -198,6 +199,19 @@ def test_who_does_not_go_is_cut_off_after_the_grace() -> None:
     hand = Hand(2, num_epochs=0).form()
     effects = hand.tick(31)
     assert hand.co.finished and len([e for e in effects if isinstance(e, fx.CloseLink)]) == 2
+    assert isinstance(effects[-1], fx.Finish)  # nothing follows the end, not even that
+
+
+def test_times_that_are_over_are_over_at_their_very_instant() -> None:
+    """M-52, M-53: the Tick that is due at the deadline of a save, and of the grace, is the one that ends it."""
+    hand = saving()
+    assert hand.co.run.save_deadline is not None
+    hand.now = hand.co.run.save_deadline
+    assert len(messages(hand.feed(ev.Tick()), m.Shutdown)) == 3
+    assert hand.co.run.phase == RunPhase.SHUTTING_DOWN and hand.co.run.exit_deadline is not None
+    hand.now = hand.co.run.exit_deadline
+    hand.feed(ev.Tick())
+    assert hand.co.finished
 
 
 def test_nothing_answers_after_the_end_but_the_door() -> None:
@@ -262,7 +276,7 @@ def test_a_settled_save_is_followed_by_one_shutdown() -> None:
     hand = saving()
     for rank in range(3):
         effects = saved(hand, rank)
-    assert len(messages(effects, m.Shutdown)) == 3
+    assert len(messages(effects, m.Shutdown)) == 3 and hand.co.run.phase == RunPhase.SHUTTING_DOWN
     hand.tick(31)
     assert hand.co.finished and len(messages(hand.effects, m.Shutdown)) == 3
 

@@ -87,6 +87,7 @@ def each(phases: tuple[WorkerPhase, ...], what: str, come: Callable[[Rank], list
 
 
 REQUEST = say(m.RequestParams, cycle=1, attempt=0, observer=False)
+AGAIN = say(m.RequestParams, cycle=1, attempt=1, observer=False)
 THROTTLE = say(m.Throttle, cycle=1, reason=m.ThrottleReason.BARRIER)
 START = say(m.StartEpoch, cycle=0, plan=NEXT)
 EXTEND = say(m.ExtendPartition, cycle=0, extends=7, plan=NEXT)
@@ -152,7 +153,14 @@ CASES: list[Case] = [
           before=shipped()),
     *each((P,), "an earlier attempt", REQUEST, (),
           before=say(m.RequestParams, cycle=1, attempt=1, observer=False)),
+    *each((J, D), "the nudge", REQUEST, ("SnapshotReady",), before=seq(REQUEST, lambda r: r.copied(1))),
+    *each((W, T), "the nudge under async", REQUEST, ("SnapshotReady",), policy="async",
+          before=seq(REQUEST, lambda r: r.copied(1))),
+    *each((J, D), "a later attempt", AGAIN, ("TakeSnapshot",), before=REQUEST),
+    *each((W, T), "a later attempt under async", AGAIN, ("TakeSnapshot",), policy="async", before=REQUEST),
+    *each((W,), "a consensus after its Update", lambda r: r.staged(1), before=seq(shipped(), lambda r: r.update(1))),
     # Update (W-12)
+    *each((J, W, T, P), "Update with a plan and without a consensus", lambda r: r.update(3, plan=NEXT), VIOLATED, S),
     *each((J,), "Update without a consensus", lambda r: r.update(0, outcome=m.Outcome.OBSERVER), VIOLATED, S),
     *each((J,), "Update", lambda r: r.update(0, outcome=m.Outcome.OBSERVER), ("Adopt",), W,
           before=seq(lambda r: r.request(0, observer=True), lambda r: r.copied(0), lambda r: r.staged(0))),
@@ -207,13 +215,18 @@ CASES: list[Case] = [
     *each((J,), "SaveConsensusModel", BUNDLE),
     *each((W, T, P, D), "SaveConsensusModel", BUNDLE, ("Save",)),
     *each((W, T, P, D), "SaveConsensusModel again", BUNDLE, before=BUNDLE),
+    *each((W,), "SaveConsensusModel again for later", armed(m.SaveConsensusModel, stem="x"), before=BUNDLE),
+    *each((W,), "SaveConsensusModel again without a place", BUNDLE_NOWHERE, ("Publish",), before=BUNDLE),
     *each((W, T, P, D), "SaveConsensusModel for a consensus to come", armed(m.SaveConsensusModel, stem="x"),
           settings=ALL),
     *each((W, T, P, D), "Checkpoint with a callback", CHECKPOINT, ("FireCallback",), settings=ALL),
     *each((W, T, P, D), "Checkpoint again", CHECKPOINT, before=CHECKPOINT, settings=ALL),
+    *each((W,), "Checkpoint again for later", armed(m.Checkpoint), before=CHECKPOINT, settings=ALL),
     *each((W, T, P, D), "Checkpoint for a consensus to come", armed(m.Checkpoint), settings=ALL),
     *each((W, T, P, D), "ExecuteEvalCallback with a function", EVALUATE, ("Evaluate",), settings=ALL),
     *each((W, T, P, D), "ExecuteEvalCallback again", EVALUATE, before=EVALUATE, settings=ALL),
+    *each((W,), "ExecuteEvalCallback again for later",
+          armed(m.ExecuteEvalCallback, "schedule_id", epoch=0, on_consensus=True), before=EVALUATE, settings=ALL),
     *each((W, T, P, D), "ExecuteEvalCallback for a consensus to come", armed(
         m.ExecuteEvalCallback, name="schedule_id", epoch=0, on_consensus=True), settings=ALL),
     *each(UP, "ExecuteEvalCallback of another", say(m.ExecuteEvalCallback, schedule_id=1, epoch=0, target_rank=0,
@@ -277,6 +290,8 @@ CASES: list[Case] = [
     *each((J, W), "lane closed", tell(ev.LaneClosed()), ("Stop",), S),
     *each((T,), "lane closed", tell(ev.LaneClosed()), ("AbandonPlan", "Stop"), S),
     *each((P,), "lane closed", tell(ev.LaneClosed()), ("AbandonPlan", "Unpark", "Stop"), S),
+    *each((D,), "silence while saving", tell(ev.Tick()), ("Heartbeat",),
+          before=seq(SAVE, lambda r: setattr(r, "now", 31.0))),
     *each((D,), "lane closed", tell(ev.LaneClosed()), ("Stop",), S),
     *each((D,), "lane closed while saving", tell(ev.LaneClosed()), (), before=SAVE),
     *each((J, W), "LeaveRequested", tell(ev.LeaveRequested()), BYE, D),
@@ -307,6 +322,28 @@ def test_message_by_state(case: Case) -> None:
     assert (rank.worker.phase, names(orders)) == (case.after, case.orders)
 
 
+STALE = {
+    "RequestParams of a finished cycle", "an earlier attempt", "Update of a finished cycle",
+    "Throttle of a finished cycle", "SaveConsensusModel again", "SaveConsensusModel again for later",
+    "Checkpoint again", "Checkpoint again for later", "ExecuteEvalCallback again",
+    "ExecuteEvalCallback again for later",
+}  # fmt: skip
+"""What is counted as stale evidence; everything else is not."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_only_what_is_stale_is_counted_as_stale(case: Case) -> None:
+    """N-6, N-7: what cannot matter is ignored without a count, and only what no correct peer sends is a violation."""
+    rank = Rank(case.phase, case.policy, **case.settings)
+    case.before(rank)
+    before = rank.worker.fenced
+    orders = case.come(rank)
+    broken = [order for order in orders if isinstance(order, fx.Stop) and "broke the protocol" in order.text]
+
+    assert rank.worker.fenced - before == (case.what in STALE)
+    assert (rank.worker.refused, rank.worker.violations) == (0, len(broken))
+
+
 @pytest.mark.parametrize("event", ["StepDone", "ChunkDone"])
 @pytest.mark.parametrize("phase", [J, W, P], ids=lambda p: p.name)
 def test_a_training_process_that_trains_without_a_plan_is_told(phase: WorkerPhase, event: str) -> None:
@@ -320,9 +357,12 @@ def test_a_training_process_that_trains_without_a_plan_is_told(phase: WorkerPhas
 
 
 def test_the_end_of_a_plan_that_is_not_in_hand_is_told() -> None:
-    """W-16: the machine judges which plans ended."""
-    with pytest.raises(LocalProtocolError):
-        Rank(T).end(3)
+    """W-16: the machine judges which plans ended, also when another one waits."""
+    rank = Rank(T)
+    for mailbox in ((), (NEXT,)):
+        rank.worker.mailbox = mailbox
+        with pytest.raises(LocalProtocolError):
+            rank.end(3)
 
 
 def _rare() -> None:

@@ -1,0 +1,119 @@
+"""The command `paceline conform`: run a conformance kit over a plug-in and say what it does not keep.
+
+A group with one command for each kind of plug-in. What they share is here: which checks, how they are shown, the report
+as a file, the exit code. A command makes the subject of its kit and hands over; what it needs it imports itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ..core.conformance import Kit, Level, Outcome, Report, Status
+from ..core.errors import CheckpointError, ConfigError
+
+__all__ = ["FOUND_WANTING", "KIT_OPTIONS", "conform", "list_checks", "show_outcome", "show_report"]
+
+FOUND_WANTING = 1
+"""Exit code when a check failed."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_WORDS = {
+    Status.PASSED: "passed",
+    Status.FAILED: "FAILED",
+    Status.NOT_CLAIMED: "not claimed",
+    Status.NOT_CHECKED: "not checked",
+    Status.ERROR: "ERROR",
+}
+
+
+def KIT_OPTIONS(command: Command) -> Command:
+    """The options of every kit: `level`, `only`, `json_path`, `list_only`."""
+    for option in reversed((
+        click.option("--level", type=click.Choice([level.name for level in Level]), default=Level.L3.name,
+                     show_default=True, help="How deep: found and made (L0), contract (L1), order and load (L2), "
+                                             "faults (L3)."),
+        click.option("--check", "only", multiple=True, metavar="ID", help="Only this check, repeatable."),
+        click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Write the report there."),
+        click.option("--list", "list_only", is_flag=True, help="Name the checks and run none."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.group()
+def conform() -> None:
+    """Check that a plug-in keeps its contract.
+
+    Each kind of plug-in has a kit of checks. A capability that the plug-in claims is tested; one that it does not claim
+    is reported as such. Ends with 1 when a check failed.
+    """
+
+
+@conform.command()
+@KIT_OPTIONS
+@click.option("--fast", is_flag=True, help="Repeat little and use few channels: the same checks in less time.")
+@click.option("--heartbeat", "heartbeat_s", type=float, metavar="SECONDS",
+              help="In what time control must pass, whatever bulk does.  [default: 1]")
+@click.option("--evidence", "evidence_s", type=float, metavar="SECONDS",
+              help="In what time the death of a peer must be evidenced.  [default: 5]")
+@click.option("--limit", "limit_s", type=float, metavar="SECONDS",
+              help="In what time a dial to nobody, or a handshake that stands still, must end.  [default: 60]")
+@click.argument("target", required=False)
+def transport(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, fast: bool, target: str | None,
+              **times: float | None) -> int:
+    """Check the transport TARGET: pigeon://address, or module:factory@pigeon://address if it is not installed.
+
+    The address is one to listen at; it is used again and again, one listener at a time.
+    """
+    from ..transports.conformance import KIT, bench_for, conform
+
+    if list_only:
+        return list_checks(KIT, Level[level], only)
+    if target is None:
+        raise ConfigError("which transport? give TARGET, such as tcp://127.0.0.1:0, or --list to see the checks")
+    given = {name: seconds for name, seconds in times.items() if seconds is not None}
+    bench = bench_for(target, thorough=not fast, **given)
+    # A kit provokes faults; what the library logs about them is no news to whoever reads the outcomes.
+    logging.getLogger("paceline").addHandler(logging.NullHandler())
+    return show_report(conform(bench, level=Level[level], only=only, on_outcome=show_outcome), json_path)
+
+
+def list_checks(kit: Kit[Any], level: Level, only: Sequence[str] = ()) -> int:
+    """Name the checks of a kit: id, level, what each asserts, and the capability it depends on."""
+    for check in kit.select(level=level, only=only):
+        needs = f" [{check.needs}]" if check.needs else ""
+        click.echo(f"{check.id} {check.level.name} {check.name.replace('_', ' ')}{needs}\n        {check.asserts}")
+    return 0
+
+
+def show_outcome(outcome: Outcome) -> None:
+    """A line for each check; for one that failed also what it asserts, why it failed, and what to do next."""
+    name = outcome.name.replace("_", " ")
+    click.echo(f"{outcome.id} {outcome.level.name} {_WORDS[outcome.status]:<12} {name}")
+    if outcome.status is not Status.PASSED:
+        click.echo(f"        {outcome.message}")
+    if not outcome.ok:
+        click.echo(f"        asserts: {outcome.asserts}")
+        click.echo(f"        explained: docs/{outcome.doc}")
+        click.echo(f"        again: {outcome.rerun}")
+
+
+def show_report(report: Report, json_path: Path | None) -> int:
+    """The sums, the report as a file if it is wanted, and the exit code."""
+    claimed = ", ".join(name for name, claim in sorted(report.claims.items()) if claim) or "nothing"
+    counts = ", ".join(f"{report.count(status)} {_WORDS[status].lower()}" for status in Status if report.count(status))
+    click.echo(f"{report.target}: kit {report.kit} {report.kit_version}, up to {report.level.name}; claims {claimed}")
+    click.echo(counts or "no check was run")
+    if json_path is not None:
+        try:
+            json_path.write_text(report.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"the report could not be written to {json_path}: {error.strerror}") from error
+    return 0 if report.ok else FOUND_WANTING

@@ -1,0 +1,179 @@
+"""The command `paceline mutants`: damage the tables of transitions and see whether the tests notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from .mutant_runs import Found, Record
+
+__all__ = ["mutants"]
+
+EQUIVALENTS = Path("tests", "mutants.toml")
+RECORD = Path("build", "mutants.json")
+BY_HAND, HAND_OPERATOR = "section", "by hand"
+"""Place and damage of the mutants that are written by hand, one for each row of section 17 of the protocol."""
+
+PLAIN_WIDTH, PLAIN_EVERY = 120, 100
+"""Where nobody looks at a terminal: how wide the report is, and after how many mutants a line of progress comes."""
+
+
+@click.command("mutants")
+@click.option("--table", "tables", multiple=True, metavar="NAME",
+              help="Only mutants of this table or module, repeatable; `section` are those written by hand.")
+@click.option("--only", multiple=True, metavar="PATTERN",
+              help="Only mutants whose name this matches, * for any text, repeatable.")
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Only N of them, drawn at random.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Of the sample.")
+@click.option("--list", "names_only", is_flag=True, help="Print their names and try none.")
+@click.option("--tests", multiple=True, metavar="PATH",
+              help="Ask only these tests, repeatable.  [default: all that test core]")
+@click.option("--layer", "layers", multiple=True, metavar="NAME=MODULE:FUNCTION",
+              help="After the tests also ask this function, which is called with the mutant in place and says how it "
+                   "noticed, or None; repeatable.")
+@click.option("--quick", is_flag=True, help="Ask the lint and the quick tests only.")
+@click.option("--thorough", is_flag=True,
+              help="Ask every test, also those that never come to the place, and put equivalents to all of them.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), metavar="N",
+              help="Worker processes.")
+@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Where what the tests take is kept.  [default: build/mutants.json of the checkout]")
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Also write the whole report there.")
+def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int, names_only: bool,
+            tests: Sequence[str], layers: Sequence[str], quick: bool, thorough: bool, jobs: int, record: Path | None,
+            out: Path | None) -> int:
+    """Damage the tables of transitions, one thing at a time, and see whether the tests notice.
+
+    Ends with 1 when a mutant is not noticed and tests/mutants.toml does not say why it cannot be. Runs in a checkout.
+    """  # fmt: skip
+    import resource
+    import time
+
+    from rich.console import Console
+
+    from ..core.mutation import mutants as all_mutants
+    from . import mutant_runs as runs
+    from .mutant_report import Report, matches, read_equivalents
+
+    root = runs.checkout()
+    equivalents = read_equivalents(root / EQUIVALENTS)
+    calls = _calls(layers)
+    made = all_mutants()
+    by_hand = not (tables or only) or any(name.startswith(BY_HAND) for name in (*tables, *only))
+    asked = tests or runs.DEFAULT_TESTS[: 2 if by_hand else 1]
+    needed = jobs if not names_only else 1 if by_hand else 0
+    began = time.monotonic()
+    with ExitStack() as stack:
+        workers = [stack.enter_context(runs.Worker(root, asked)) for _ in range(needed)]
+        places = {name: mutant.place for name, mutant in made.items()}
+        places |= dict.fromkeys(workers[0].listed["by_hand"] if by_hand else (), BY_HAND)
+        chosen = _choose(places, tables, only, sample, seed)
+        if names_only:
+            click.echo("\n".join(chosen))
+            return 0
+        progress = stack.enter_context(_progress())
+        records = runs.prepare(root, record or root / RECORD, workers, _bar(progress, "what the tests take"))
+        _check(records)
+        known = {name for name in chosen if any(matches(line.mutant, name) for line in equivalents)}
+        options: dict[str, Any] = {"calls": calls, "quick": quick, "thorough": thorough}
+        listed = workers[0].listed["tests"]
+        work = {name: runs.steps(made.get(name), listed, records, known=name in known, **options) for name in chosen}
+        found = runs.try_all(workers, work, _bar(progress, "mutants"), _teller(progress, known))
+    operators = {name: made[name].operator if name in made else HAND_OPERATOR for name in chosen}
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    report = Report(found, places, operators, equivalents, time.monotonic() - began, used.ru_utime + used.ru_stime,
+                    len(workers))  # fmt: skip
+    console = Console()
+    report.show(console if console.is_terminal else Console(width=PLAIN_WIDTH))
+    if out is not None:
+        out.write_text(report.json(), encoding="utf-8")
+    return 1 if report.survivors else 0
+
+
+def _calls(layers: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in layers:
+        name, equals, function = text.partition("=")
+        if not (name and equals and ":" in function):
+            raise ConfigError(f"--layer {text!r} is not allowed: write NAME=MODULE:FUNCTION")
+        found[name] = function
+    return found
+
+
+def _choose(
+    places: Mapping[str, str], tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int
+) -> list[str]:
+    """The mutants that were asked for, in their order. Raises ConfigError when there are none."""
+    import random
+
+    from .mutant_report import matches
+
+    known = list(dict.fromkeys(places.values()))
+    for name in tables:
+        if name not in known:
+            raise ConfigError(f"--table {name!r} is not allowed: mutants are made of {', '.join(known)}")
+    chosen = [
+        name for name, place in places.items()
+        if (not tables or place in tables) and (not only or any(matches(pattern, name) for pattern in only))
+    ]  # fmt: skip
+    if not chosen:
+        raise ConfigError(f"--only {' '.join(only)} matches no mutant; see their names with --list")
+    if sample is not None and sample < len(chosen):
+        drawn = set(random.Random(seed).sample(chosen, sample))
+        chosen = [name for name in chosen if name in drawn]
+    return chosen
+
+
+def _check(records: Mapping[str, Record]) -> None:
+    failing = [test for test, record in records.items() if not record.passed]
+    if len(failing) == len(records):
+        raise ConfigError("no test passes without a mutant; make them pass first")
+    for test in failing:
+        click.echo(f"fails without a mutant, so it is not asked: {test}")
+
+
+# --- progress ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Bars on a terminal; elsewhere a line now and then."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        yield progress
+
+
+def _teller(progress: Progress, known: set[str]) -> Callable[[Found], None]:
+    """Called with what became of each mutant: a long run says at once what there is to look at."""
+
+    def seen(each: Found) -> None:
+        if not each.layer and each.mutant not in known:
+            progress.console.print(f"not noticed: {each.mutant}", markup=False, highlight=False, soft_wrap=True)
+
+    return seen
+
+
+def _bar(progress: Progress, title: str) -> Callable[[int, int], None]:
+    """Called with how many are done, and of how many."""
+    task = progress.add_task(title, total=None)
+
+    def moved(done: int, total: int) -> None:
+        progress.update(task, completed=done, total=total)
+        if progress.disable and done % PLAIN_EVERY == 0:
+            click.echo(f"{title}: {done} of {total}", err=True)
+
+    return moved

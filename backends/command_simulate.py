@@ -1,0 +1,184 @@
+"""`paceline simulate`: many runs of a cohort under virtual time and faults, each with every invariant checked.
+
+The runs are independent, so they are spread over processes (spawned, each with an interpreter of its own) and their
+outcomes are added up in whatever order they come. What is printed does not depend on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..core.errors import ConfigError
+from .knobs import parse_knobs
+
+if TYPE_CHECKING:
+    from ..core.simulation.campaign import Campaign
+    from ..core.simulation.simulator import Case, Outcome
+
+__all__ = ["simulate"]
+
+PROCESSES = 2
+CHUNK = 4
+"""Runs that a process takes at a time."""
+SHOWN = 5
+"""Failures that are shortened and written; the others are named."""
+
+
+@click.command()
+@click.option("--ranks", default=8, show_default=True, type=click.IntRange(min=1), metavar="N",
+              help="Ranks a run begins with.")
+@click.option("--seeds", default=100, show_default=True, type=click.IntRange(min=1), metavar="N",
+              help="Runs, with seeds 0 to N-1.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="S", help="One run, with this seed.")
+@click.option("--faults", default="storm", show_default=True, metavar="NAME",
+              help="What strikes: calm, slow, flaky or storm.")
+@click.option("--policy", metavar="NAME", help="sync, cadence or async.  [default: drawn from the seed]")
+@click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="A knob that is not to be drawn, repeatable.")
+@click.option("--processes", default=PROCESSES, show_default=True, type=click.IntRange(min=1), metavar="N",
+              help="Processes that run them.")
+@click.option("--out", default="paceline-simulate", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Where the schedules of failures go.")
+@click.option("--keep", is_flag=True, help="With --seed: write the schedule of the run, failed or not.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def simulate(ranks: int, seeds: int, seed: int | None, faults: str, policy: str | None, knobs: Sequence[str],
+             processes: int, out: Path, keep: bool, as_json: bool) -> int:  # fmt: skip
+    """Simulate cohorts under virtual time: slow ranks, lost links, deaths, full disks, all drawn from a seed.
+
+    Every invariant of the protocol is checked after every event; then all faults stop and the run must come to its end.
+    The command ends with 1 if an invariant breaks; a schedule that shows it, as short as can be, is written and named.
+    From 1,000 storms on it also fails if one of the situations that they must come upon was never reached.
+    """
+    from ..core.simulation.campaign import Campaign
+    from ..core.simulation.faults import profile
+    from ..core.simulation.simulator import Case
+
+    profile(faults)
+    given = parse_knobs(knobs)
+    numbers = range(seeds) if seed is None else (seed,)
+    cases = [Case(seed=number, ranks=ranks, faults=faults, policy=policy, knobs=given) for number in numbers]
+    _check(cases[0])
+    campaign = Campaign(faults, ranks)
+    with _progress(len(cases), hidden=as_json) as advance:
+        for outcome in _outcomes(cases, min(processes, len(cases))):
+            campaign.add(outcome)
+            advance(len(campaign.failures))
+    written = _write_failures(campaign, out)
+    if keep and seed is not None:
+        written[seed] = _write(out / f"seed-{seed}.schedule", _whole(cases[0]))
+    if as_json:
+        schedules = {str(number): str(path) for number, path in written.items()}
+        click.echo(json.dumps({**campaign.facts(), "schedules": schedules}, indent=1))
+    else:
+        click.echo("\n".join(_summary(campaign, written)))
+    return 1 if campaign.failed else 0
+
+
+def _check(case: Case) -> None:
+    """Knobs that do not go together are said once, before any process is started."""
+    from ..core.simulation.simulator import Run
+
+    Run(case)
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+def _run(case: Case) -> Outcome:
+    from ..core.simulation.simulator import simulate as run
+    from ..transports.codec import MsgpackCodec
+
+    return run(case, codec=MsgpackCodec())
+
+
+def _outcomes(cases: Sequence[Case], processes: int) -> Iterator[Outcome]:
+    if processes == 1:
+        yield from map(_run, cases)
+        return
+    import multiprocessing
+
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(_run, cases, chunksize=CHUNK)
+
+
+class _progress:
+    """A bar on standard error, if somebody looks at it."""
+
+    def __init__(self, total: int, *, hidden: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]} failed"),
+            TimeRemainingColumn(), console=console, transient=True,
+            disable=hidden or total == 1 or not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=total, failed=0)
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._bar.start()
+        return lambda failed: self._bar.update(self._task, advance=1, failed=failed)
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+
+# --- what is written and said ----------------------------------------------------------------------------------------
+
+
+def _whole(case: Case) -> str:
+    from ..core.simulation.simulator import Run
+    from ..transports.codec import MsgpackCodec
+
+    run = Run(case, codec=MsgpackCodec())
+    outcome = run.outcome()
+    return str(outcome.schedule or run.schedule())
+
+
+def _write_failures(campaign: Campaign, out: Path) -> dict[int, Path]:
+    """The schedules of failures, the first few of them as short as can be."""
+    from ..core.simulation.shrink import shrink
+    from ..transports.codec import MsgpackCodec
+
+    written = {}
+    for index, (seed, outcome) in enumerate(sorted(campaign.failures.items())):
+        schedule = outcome.schedule
+        if schedule is not None:
+            small = shrink(schedule, MsgpackCodec()) if index < SHOWN else schedule
+            written[seed] = _write(out / f"seed-{seed}.schedule", str(small))
+    return written
+
+
+def _write(path: Path, text: str) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; give another --out") from error
+    return path
+
+
+def _summary(campaign: Campaign, written: dict[int, Path]) -> Iterator[str]:
+    from ..core.simulation.marks import MARKS
+
+    ends = ", ".join(f"{count} {status}" for status, count in sorted(campaign.statuses.items()))
+    yield (f"{campaign.seeds} runs of {campaign.ranks} ranks, faults {campaign.faults}: {campaign.steps:,} events, "
+           f"{campaign.cycles:,} cycles, {campaign.struck:,} faults, {campaign.rank_hours:,.1f} simulated rank-hours")
+    yield f"ended {ends}"
+    width = max(map(len, MARKS))
+    yield f"{'reached':<{width}}    runs   times  rule"
+    for mark, rule in MARKS.items():
+        yield f"{mark:<{width}}  {campaign.runs_with[mark]:>6}  {campaign.marks[mark]:>6}  {rule}"
+    if campaign.unreached:
+        yield f"never reached: {'; '.join(campaign.unreached)}"
+    for seed, outcome in sorted(campaign.failures.items()):
+        yield f"seed {seed}: {outcome.violation}"
+    for seed, path in sorted(written.items()):
+        yield f"schedule of seed {seed}: {path}, for `paceline replay`"
+    if not campaign.failures:
+        yield "every invariant holds"

@@ -1,0 +1,43 @@
+"""The conformance kit for averagers: does a plug-in keep the contract of `Averager`?
+
+    paceline conform averager myname --json out.json        the averager that is installed under this name
+    check_averager(MyAverager)                              the same, from a test of your own
+
+The checks need numpy; one of them torch, and says so where it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...core.conformance import Level, Outcome, Report, run_kit
+from ..averager import Averager
+from . import contract, faults, sums
+from .kit import KIT, Subject
+
+__all__ = ["KIT", "Subject", "check_averager"]
+
+CHECKED = (contract, sums, faults)
+"""The modules that hold the checks; importing them fills the kit."""
+
+
+def check_averager(
+    make: Callable[..., Averager],
+    *,
+    target: str = "",
+    level: Level = Level.L3,
+    only: Sequence[str] = (),
+    on_outcome: Callable[[Outcome], None] | None = None,
+) -> Report:
+    """Judge an averager: its class, or whatever makes one from `(schema, *, gamma, digest)`.
+
+    What it claims is read from its `capabilities`. `target` is its name in the report, `level` and `only` choose the
+    checks. Raises `ConfigError` if `only` names no check.
+    """
+    able = getattr(make, "capabilities", None)
+    claims = {"ships": not getattr(able, "in_place", False), "abortable": bool(getattr(able, "abortable", False))}
+    name = target or str(getattr(make, "name", getattr(make, "__name__", "averager")))
+    return run_kit(
+        KIT, Subject(make), target=name, claims=claims, level=level, only=only, on_outcome=on_outcome,
+        rerun=lambda check: f"paceline conform averager {name} --check {check}",
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""The kit for averagers, what its checks look at, and the ways in which they look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+
+from ...core.conformance import CheckFailed, Kit, ensure
+from ...core.effects import CloseRound
+from ...core.events import RoundReduced
+from ...core.messages import RoundKey
+from ...core.schema import Schema
+from ..averager import Averager
+from .drive import KEY, SCHEMA, Cohort, Ship, opened
+from .reference import consensus_of, same
+
+__all__ = ["CLASSIC", "GUIDE", "KIT", "Subject", "contributions", "ensure_consensus",
+           "ensure_ended", "key_of"]  # fmt: skip
+
+GUIDE = "guides/write-an-averager.md"
+
+KIT: Kit[Subject] = Kit(
+    name="averagers",
+    version=1,
+    capabilities={
+        "ships": "ranks ship copies of their parameters to the coordinator's half (it does not average in place)",
+        "abortable": "a round in flight can be given up and repeated",
+    },
+)
+"""The checks A001 to A313; the modules beside this one hold them."""
+
+CLASSIC: Mapping[int, int] = {0: 3, 1: 0, 2: 10, 5: 1}
+"""Steps by rank of an unequal cohort with an idle rank and a gap."""
+
+
+@attrs.frozen
+class Subject:
+    """The averager under judgement: its class, or whatever else is called like the class in `Averager`."""
+
+    make: Callable[..., Averager]
+
+    def fresh(self, schema: Schema = SCHEMA, *, gamma: float = 1.0, digest: bool = True) -> Averager:
+        """A new one."""
+        return self.make(schema, gamma=gamma, digest=digest)
+
+    def cycle(
+        self,
+        ships: Mapping[int, Ship],
+        *,
+        schema: Schema = SCHEMA,
+        gamma: float = 1.0,
+        order: Iterable[int] = (),
+        observers: Iterable[int] = (),
+        averager: Averager | None = None,
+        key: RoundKey = KEY,
+    ) -> tuple[Averager, RoundReduced]:
+        """One cycle up to its reduce, on a fresh averager or on `averager`. Ships of observers are theirs to try."""
+        averager = self.fresh(schema, gamma=gamma) if averager is None else averager
+        watching = set(observers)
+        averager.open(opened([rank for rank in ships if rank not in watching], observers=sorted(watching), key=key))
+        reduced = Cohort(schema, averager, ships, key).reduce(order)
+        if not isinstance(reduced, RoundReduced):
+            raise CheckFailed(f"a healthy cycle ended in {reduced}")
+        return averager, reduced
+
+    def after(self, ships: Mapping[int, Ship], *, schema: Schema = SCHEMA) -> tuple[Averager, bytes]:
+        """An averager whose first cycle is over, and its consensus."""
+        averager, reduced = self.cycle(ships, schema=schema)
+        averager.close(CloseRound(reduced.key))
+        ensure(averager.consensus is not None, "a cycle with movers left no consensus")
+        return averager, bytes(averager.consensus or b"")
+
+
+def key_of(cycle: int) -> RoundKey:
+    """The parameter round of a cycle."""
+    return attrs.evolve(KEY, cycle=cycle)
+
+
+def contributions(ships: Mapping[int, Ship]) -> dict[int, tuple[int, bytes]]:
+    """What of these ships has mass."""
+    return {rank: (ship.steps, bytes(ship.flat)) for rank, ship in ships.items() if ship.steps and ship.flat}
+
+
+def ensure_ended(reduced: object, accepted: tuple[int, ...], what: str) -> RoundReduced:
+    """A round ended in a result to which exactly these ranks contributed."""
+    if not isinstance(reduced, RoundReduced) or reduced.accepted != accepted:
+        raise CheckFailed(f"{what}: it ended in {reduced} where {accepted} should have been accepted")
+    return reduced
+
+
+def ensure_consensus(
+    averager: Averager, ships: Mapping[int, Ship], what: str, *, schema: Schema = SCHEMA, gamma: float = 1.0
+) -> None:
+    """The averager's consensus is that of these contributions, to the bit (R-6)."""
+    ensure(averager.consensus is not None, f"{what}: there is no consensus")
+    due = consensus_of(schema, contributions(ships), gamma)
+    differs = same(schema, averager.consensus or b"", due)
+    ensure(not differs, f"{what}: {differs}")

@@ -1,0 +1,269 @@
+"""The body of `paceline mutants`: workers that put mutants to the tests, and which tests that is.
+
+A worker is a pytest process of the checkout (tests/support/mutation.py); it collects the tests once and forks for every
+mutant. Which tests a mutant is put to comes from a record, made without any mutant: what each test takes and calls, and
+how long it lasts. A test that never comes to a damaged row cannot notice the damage, so it is not asked; the others are
+asked from the shortest to the longest. The record is kept in build/ and made anew for what has changed.
+
+Layers, cheapest first: the lint; the quick tests that come to the row; those that last, which are whole runs of cohorts
+with faults; and whatever functions the caller names, such as a simulator or a model checker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import attrs
+
+from ..core.errors import ConfigError, PacelineError
+from ..core.mutation import Mutant
+
+__all__ = ["DEFAULT_TESTS", "Found", "Record", "Worker", "checkout", "prepare", "steps", "try_all"]
+
+DEFAULT_TESTS = ("tests/core", "tests/backends/test_section17_data.py")
+"""The tests of core, and those of the mutants written by hand that are of other floors."""
+QUICK_S = 0.25
+"""A test that lasts no longer is a quick one."""
+KNOWN_S = 0.3
+"""Seconds of tests that a mutant recorded as equivalent is put to: whether it still deserves its line is seen there, if
+it is easy to see at all."""
+PATIENCE_S, PATIENCE = 5.0, 20.0
+"""A test notices a mutant by lasting longer than this plus so many times what it lasts without one."""
+FORMAT = 1
+MAKERS = ("mutation.py", "comparisons.py")
+"""Modules that make mutants: no test takes other rows because of them."""
+
+
+@attrs.frozen
+class Found:
+    """What became of a mutant: the layer that noticed it and how, both empty if none has."""
+
+    mutant: str
+    layer: str
+    by: str
+    seconds: float
+
+
+@attrs.frozen
+class Record:
+    """One test without any mutant: the rows it takes, the functions it calls, and how long it lasts."""
+
+    seconds: float
+    passed: bool
+    near: frozenset[str]
+
+
+def checkout() -> Path:
+    """The root of the checkout that this package runs from. Raises ConfigError where there is none: an installed
+    package is without its tests."""
+    root = Path(__file__).parents[1]
+    if not (root / "tests" / "support" / "mutation.py").is_file():
+        raise ConfigError(
+            "paceline mutants needs the tests, which are not installed: run it in a checkout, after "
+            "pip install -e '.[test]' there"
+        )
+    return root
+
+
+class Worker:
+    """A pytest process that waits for jobs. Raises PacelineError when it cannot start, or ends before its time."""
+
+    def __init__(self, root: Path, tests: Sequence[str]) -> None:
+        orders, self._jobs = os.pipe()
+        self._answers, answers = os.pipe()
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by __exit__
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--mutants", f"{orders},{answers}",
+            *tests,
+        ]  # fmt: skip
+        self._process = subprocess.Popen(
+            command, cwd=root, pass_fds=(orders, answers), stdout=self._said, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, env={**os.environ, "CI": "1"},
+        )  # fmt: skip
+        os.close(orders)
+        os.close(answers)
+        self._to = os.fdopen(self._jobs, "w", encoding="utf-8")
+        self._from = os.fdopen(self._answers, encoding="utf-8")
+        try:
+            self.listed: dict[str, list[str]] = self.ask({"do": "list"})
+        except PacelineError:
+            self._close()
+            raise
+
+    def ask(self, job: Mapping[str, Any]) -> Any:
+        """Give a job and wait for its answer."""
+        try:
+            self._to.write(json.dumps(job) + "\n")
+            self._to.flush()
+            line = self._from.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self._process.wait()
+            self._said.seek(0)
+            last = [text for text in self._said.read().splitlines() if text.strip()][-12:]
+            raise PacelineError(f"the tests ended with status {self._process.returncode}: {' | '.join(last)}")
+        return json.loads(line)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:
+            self._process.terminate()
+        self._close()
+
+    def _close(self) -> None:
+        for end in (self._to, self._from):
+            with contextlib.suppress(BrokenPipeError):
+                end.close()
+        self._process.wait()
+        self._said.close()
+
+
+# --- the record --------------------------------------------------------------------------------------------------
+
+
+def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[[int, int], None]) -> dict[str, Record]:
+    """What each test takes and calls, from the file where it is known, else by running it. `done` is told how many
+    files of how many have been run."""
+    tests = workers[0].listed["tests"]
+    code = _digest(
+        path for place in ("core", "tests/support") for path in (root / place).rglob("*.py") if path.name not in MAKERS
+    )
+    digests = {name: _digest([root / name]) for name in dict.fromkeys(test.partition("::")[0] for test in tests)}
+    known = _read(file, code)
+    files = {name: digest for name, digest in known["files"].items() if digests.get(name, digest) == digest}
+    told = {test: line for test, line in known["tests"].items() if test.partition("::")[0] in files}
+    jobs: dict[str, list[int]] = {}
+    for number, test in enumerate(tests):
+        if test not in told:
+            jobs.setdefault(test.partition("::")[0], []).append(number)
+    file.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep(answer: Mapping[str, Any]) -> None:
+        """What was found so far is worth keeping when the rest is cut short."""
+        names = set()
+        for line in answer["tests"]:
+            told[tests[line["test"]]] = [line["seconds"], line["passed"], line["near"]]
+            names.add(tests[line["test"]].partition("::")[0])
+        files.update((name, digests[name]) for name in names)
+        whole = {"format": FORMAT, "code": code, "files": files, "tests": told}
+        file.write_text(json.dumps(whole, indent=0), encoding="utf-8")
+
+    _share(workers, [{"do": "record", "tests": numbers} for numbers in jobs.values()], done, keep)
+    return {test: Record(told[test][0], told[test][1], frozenset(told[test][2])) for test in tests}
+
+
+def _read(file: Path, code: str) -> dict[str, Any]:
+    try:
+        known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if (known["format"], known["code"]) == (FORMAT, code):
+            return known
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # then it is made anew
+    return {"files": {}, "tests": {}}
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for path in sorted(paths):
+        total.update(path.as_posix().encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()[:16]
+
+
+# --- the mutants -------------------------------------------------------------------------------------------------
+
+
+def steps(
+    mutant: Mutant | None, tests: Sequence[str], records: Mapping[str, Record], *, known: bool,
+    calls: Mapping[str, str], quick: bool = False, thorough: bool = False,
+) -> list[tuple[str, Any]]:  # fmt: skip
+    """The layers a mutant is put to, in order; None is one that was written by hand and has tests of its own.
+
+    `known` is a mutant recorded as equivalent: unless `thorough`, it is put to a moment of tests only. `calls` are
+    layers by name, each a "MODULE:FUNCTION". `quick` leaves out what lasts, `thorough` adds the tests that never come
+    to the row.
+    """
+    if mutant is None:
+        return []
+    order = sorted((records[test].seconds, number) for number, test in enumerate(tests) if records[test].passed)
+    near = frozenset(mutant.near)
+    short, long, other = [], [], []
+    total = 0.0
+    for seconds, number in order:
+        limited = (number, PATIENCE_S + PATIENCE * seconds)
+        if not near & records[tests[number]].near:
+            other.append(limited)
+        elif seconds > QUICK_S:
+            long.append(limited)
+        elif total <= KNOWN_S or thorough or not known:
+            short.append(limited)
+            total += seconds
+    found: list[tuple[str, Any]] = [("lint", "lint"), ("row tests", short)]
+    if quick or (known and not thorough):
+        return found
+    found += [("whole runs", long), *calls.items()]
+    return [*found, ("other tests", other)] if thorough else found
+
+
+def try_all(
+    workers: Sequence[Worker], jobs: Mapping[str, list[tuple[str, Any]]], done: Callable[[int, int], None],
+    seen: Callable[[Found], None],
+) -> list[Found]:
+    """Put each mutant to its steps; `done` is told how many of how many are over, `seen` gets what became of each as it
+    ends. The result is in the order of the mutants."""
+    asked = [{"do": "try", "mutant": name, "steps": layers} for name, layers in jobs.items()]
+    found: dict[str, Found] = {}
+
+    def keep(answer: Mapping[str, Any]) -> None:
+        each = found[answer["mutant"]] = Found(**answer)
+        seen(each)
+
+    _share(workers, asked, done, keep)
+    return [found[name] for name in jobs]
+
+
+def _share(
+    workers: Sequence[Worker], jobs: Sequence[Mapping[str, Any]], done: Callable[[int, int], None],
+    seen: Callable[[Any], None],
+) -> None:
+    """All jobs by all workers, each job by whoever is free; `seen` gets each answer as it comes. Raises what a worker
+    raised."""
+    waiting: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def work(worker: Worker) -> None:
+        try:
+            while True:
+                answers.put(worker.ask(waiting.get_nowait()))
+        except queue.Empty:
+            pass
+        except BaseException as error:
+            answers.put(error)
+
+    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for number in range(len(jobs)):
+        answer = answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        seen(answer)
+        done(number + 1, len(jobs))
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,78 @@
+"""The conformance kits for policies: convergence guards, cadence balancers, failure detectors.
+
+    paceline conform policy mypackage:MyGuard --kind guard
+    check_guard(MyGuard), check_cadence(MyBalancer), check_detector(MyDetector)      the same, from a test of your own
+
+What a kit takes is a factory, called anew for every policy it needs: a class will do. A policy may say what it `claims`
+as a tuple of names of capabilities, an attribute of the class or of what is made; what it claims is tested, and what it
+does not claim it must not do. Whatever is asked of it here the simulator asks of it too: a run with the policy plugged
+in must finish its epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...detector import Detector
+from ...guard import Guard
+from ...policies import CadenceFactory
+from .. import Kit, Level, Outcome, Report, run_kit
+from . import liveness
+from .cadences import CADENCES
+from .detectors import DETECTORS
+from .guards import GUARDS
+from .subjects import cadence
+
+__all__ = ["CADENCES", "DETECTORS", "GUARDS", "KITS", "check_cadence", "check_detector", "check_guard", "check_policy"]
+
+KITS: dict[str, Kit[Any]] = {"cadence": CADENCES, "guard": GUARDS, "detector": DETECTORS}
+"""The kits by the name of what they are for."""
+
+LIVENESS = liveness
+"""Holds the checks that simulate; importing it adds them to the kits."""
+
+
+def check_policy(
+    kind: str,
+    make: Callable[..., Any],
+    *,
+    target: str = "",
+    level: Level = Level.L3,
+    only: Sequence[str] = (),
+    on_outcome: Callable[[Outcome], None] | None = None,
+) -> Report:
+    """Judge what `make` makes by the kit of its `kind`: cadence, guard or detector. `target` is its name in the report.
+    Raises `ConfigError` if `only` names no check."""
+    kit = KITS[kind]
+    claimed = _claims(kind, make)
+    name = target or str(getattr(make, "__name__", kind))
+    return run_kit(
+        kit, make, target=name, claims={each: each in claimed for each in kit.capabilities}, level=level, only=only,
+        on_outcome=on_outcome, rerun=lambda check: f"paceline conform policy {name} --kind {kind} --check {check}",
+    )  # fmt: skip
+
+
+def check_guard(make: Callable[[], Guard], **options: Any) -> Report:
+    """Judge a guard; options as of `check_policy`."""
+    return check_policy("guard", make, **options)
+
+
+def check_cadence(make: CadenceFactory, **options: Any) -> Report:
+    """Judge a balancer; options as of `check_policy`."""
+    return check_policy("cadence", make, **options)
+
+
+def check_detector(make: Callable[[], Detector], **options: Any) -> Report:
+    """Judge a failure detector; options as of `check_policy`."""
+    return check_policy("detector", make, **options)
+
+
+def _claims(kind: str, make: Callable[..., Any]) -> Sequence[str]:
+    """What the policy claims; one that cannot even be made claims nothing, and L0 says why."""
+    if hasattr(make, "claims"):
+        return tuple(make.claims)
+    try:
+        return tuple(getattr(cadence(make) if kind == "cadence" else make(), "claims", ()))
+    except Exception:
+        return ()

@@ -1,0 +1,133 @@
+"""The kit for convergence guards (B-30 to B-34, I64)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+
+from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
+from ...guard import Guard, GuardInput
+from .. import Kit, Level, accepting, ensure
+from .subjects import GUIDE, guard_inputs, plain, runaway
+
+__all__ = ["GUARDS"]
+
+GUARDS: Kit[Callable[[], Guard]] = Kit(
+    name="guards",
+    version=1,
+    capabilities={
+        "nudges": "shortens the window when a cohort flies apart",
+        "free_of_world": "its verdicts do not change when ranks with the same divergence are added (I64)",
+    },
+)
+SMALL = 20_000
+"""Characters of JSON that a history may have: it is kept beside every checkpoint."""
+
+
+def _verdicts(guard: Guard, cycles: Iterable[GuardInput]) -> list[Verdict]:
+    return [guard.observe(cycle) for cycle in cycles]
+
+
+@GUARDS.check("P101", Level.L0, doc=f"{GUIDE}#a-guard")
+def a_guard_is_made(make: Callable[[], Guard]) -> None:
+    """The factory makes a new guard at each call, which says whether it reports telemetry."""
+    first, second = make(), make()
+    ensure(isinstance(first.reports_telemetry, bool), f"reports_telemetry is {first.reports_telemetry!r}")
+    stateless = first.saved() == second.saved()
+    ensure(first is not second or stateless, "the factory gives the same guard twice")
+
+
+@GUARDS.check("P111", Level.L1, doc=f"{GUIDE}#total")
+def a_guard_answers_everything(make: Callable[[], Guard]) -> None:
+    """Whatever a cycle showed, the answer is a verdict, and a nudge is by a factor from 0 to 1."""
+    for number in range(20):
+        guard = make()
+        for cycle in guard_inputs(number, 40):
+            with accepting(f"observe({cycle})"):
+                verdict = guard.observe(cycle)
+            ensure(isinstance(verdict, Stable | SuppressGrowth | NudgeDown), f"observe gave {verdict!r}, no verdict")
+            if isinstance(verdict, NudgeDown):
+                ensure(math.isfinite(verdict.factor) and 0 < verdict.factor <= 1, f"it nudges by {verdict.factor}")
+
+
+@GUARDS.check("P112", Level.L1, doc=f"{GUIDE}#the-same-again")
+def a_guard_is_a_function_of_its_history(make: Callable[[], Guard]) -> None:
+    """Two guards that saw the same cycles give the same verdicts (N-13)."""
+    for cycles in (runaway(30), *(guard_inputs(number, 60) for number in range(5))):
+        # In turn, so that whatever they share (a count of calls, a random source) is not the same for both.
+        one, other = make(), make()
+        for cycle in cycles:
+            first, second = one.observe(cycle), other.observe(cycle)
+            ensure(first == second, f"the same cycles were answered with {first} and with {second}")
+
+
+@GUARDS.check("P113", Level.L1, doc=f"{GUIDE}#saved-and-restored")
+def a_guard_goes_on_after_a_restart(make: Callable[[], Guard]) -> None:
+    """What it saved is JSON, and the guard that restores it judges from there as the first one does (B-16)."""
+    for cycles in (list(runaway(30)), *(list(guard_inputs(number, 30)) for number in range(5))):
+        for cut in (0, 1, 3, 7, 15):
+            first, second = make(), make()
+            _verdicts(first, cycles[:cut])
+            ensure(second.restore(plain(first.saved(), "a guard")) is True, "it does not restore what it saved itself")
+            ensure(_verdicts(first, cycles[cut:]) == _verdicts(second, cycles[cut:]),
+                   f"restored after {cut} cycles, it judges otherwise")  # fmt: skip
+
+
+@GUARDS.check("P114", Level.L1, doc=f"{GUIDE}#saved-and-restored")
+def a_guard_knows_foreign_records(make: Callable[[], Guard]) -> None:
+    """A record that is not its own is refused with False, and changes nothing."""
+    records: tuple[dict[str, object], ...] = (
+        {}, {"guard": "another"}, {"guard": None, "recent": [1]}, {"recent": "x"}, {"": math.nan},
+    )  # fmt: skip
+    for record in records:
+        guard = make()
+        with accepting(f"restore({record})"):
+            taken = guard.restore(record)
+        ensure(taken is False, f"it took {record} for its own history")
+        ensure(_verdicts(guard, runaway(30)) == _verdicts(make(), runaway(30)), f"{record} left a trace")
+
+
+@GUARDS.check("P115", Level.L1, doc=f"{GUIDE}#saved-and-restored")
+def a_guard_does_not_grow(make: Callable[[], Guard]) -> None:
+    """Its history stays small however long the run is: it is written beside every checkpoint."""
+    guard = make()
+    _verdicts(guard, guard_inputs(1, 3000))
+    size = len(json.dumps(plain(guard.saved(), "a guard")))
+    ensure(size <= SMALL, f"after 3000 cycles its history has {size} characters, {SMALL} are allowed")
+
+
+@GUARDS.check("P121", Level.L2, doc=f"{GUIDE}#a-guard")
+def a_guard_lets_quiet_training_be(make: Callable[[], Guard]) -> None:
+    """A cohort that does not drift apart is Stable, from the first cycle on."""
+    for divergence in (0.0, 1e-6):
+        cycle = GuardInput(divergences={0: divergence, 1: divergence}, k_used=20, k_max=10)
+        verdicts = _verdicts(make(), [cycle] * 60)
+        ensure(all(isinstance(each, Stable) for each in verdicts),
+               f"a constant divergence of {divergence} was answered with {verdicts}")  # fmt: skip
+
+
+def _never_nudges(make: Callable[[], Guard]) -> None:
+    streams = (runaway(60), *(guard_inputs(number, 60) for number in range(20)))
+    for stream in streams:
+        nudges = [each for each in _verdicts(make(), stream) if isinstance(each, NudgeDown)]
+        ensure(not nudges, f"it gave {nudges[:1]}, and does not claim that it nudges")
+
+
+@GUARDS.check("P122", Level.L2, doc=f"{GUIDE}#claims", needs="nudges", unclaimed=_never_nudges)
+def a_runaway_is_nudged(make: Callable[[], Guard]) -> None:
+    """A cohort that flies apart is nudged within 60 cycles. Who does not claim it never nudges anybody (I64)."""
+    verdicts = _verdicts(make(), runaway(60))
+    ensure(any(isinstance(each, NudgeDown) for each in verdicts), "a divergence that grew by a fifth per step for 60 "
+           "cycles was never nudged")  # fmt: skip
+
+
+def _says_nothing(make: Callable[[], Guard]) -> None:
+    """Verdicts that depend on the world are nothing that must be shown."""
+
+
+@GUARDS.check("P123", Level.L2, doc=f"{GUIDE}#claims", needs="free_of_world", unclaimed=_says_nothing)
+def more_ranks_change_no_verdict(make: Callable[[], Guard]) -> None:
+    """With every rank's steps and divergence kept, verdicts do not change when ranks are added (I64)."""
+    few, many = (_verdicts(make(), runaway(60, range(ranks))) for ranks in (2, 16))
+    ensure(few == many, "two ranks and sixteen with the same divergences had different verdicts")

@@ -1,0 +1,52 @@
+"""The checks of all three kits that simulate: a run with the policy plugged in finishes its epochs (I28, I38)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...detector import Detector
+from ...guard import Guard
+from ...policies import CadenceFactory, Policies
+from ...simulation.simulator import Case, simulate
+from .. import Level, accepting, ensure
+from .cadences import CADENCES
+from .detectors import DETECTORS
+from .guards import GUARDS
+from .subjects import GUIDE
+
+__all__: list[str] = []
+
+RUNS = ((1, "calm", "cadence"), (2, "slow", "async"), (3, "slow", "sync"), (4, "flaky", "cadence"))
+CASES = tuple(
+    Case(seed=seed, ranks=3, faults=faults, policy=policy, knobs={"num_epochs": 1})
+    for seed, faults, policy in RUNS
+)
+"""Seeded runs: nothing happens; ranks are slow, hang and pause; links and tasks fail."""
+
+
+def _finishes(policies: Callable[[], Policies], what: str) -> None:
+    for case in CASES:
+        with accepting(f"{what}: a simulated run"):
+            outcome = simulate(case, policies=policies())
+        ensure(outcome.violation is None, f"{what}: with the seed {case.seed}, faults {case.faults}, policy "
+               f"{case.policy}: {outcome.violation}")  # fmt: skip
+        calm = case.faults == "calm"
+        ensure(not calm or outcome.status == "ok", f"{what}: a run in which nothing failed ended {outcome.status}")
+
+
+@GUARDS.check("P131", Level.L3, doc=f"{GUIDE}#in-a-run")
+def a_run_with_the_guard_ends(make: Callable[[], Guard]) -> None:
+    """Simulated runs with the guard finish their epochs, and no invariant breaks."""
+    _finishes(lambda: Policies(guard=make()), "the guard")
+
+
+@CADENCES.check("P231", Level.L3, doc=f"{GUIDE}#in-a-run")
+def a_run_with_the_balancer_ends(make: CadenceFactory) -> None:
+    """Simulated runs with the balancer finish their epochs, and no invariant breaks."""
+    _finishes(lambda: Policies(cadence=make), "the balancer")
+
+
+@DETECTORS.check("P331", Level.L3, doc=f"{GUIDE}#in-a-run")
+def a_run_with_the_detector_ends(make: Callable[[], Detector]) -> None:
+    """Simulated runs with the failure detector finish their epochs, and no invariant breaks."""
+    _finishes(lambda: Policies(detector=make()), "the failure detector")

@@ -1,0 +1,101 @@
+"""What the policy kits share: how policies are made, and streams of inputs, wild and tame.
+
+The streams are functions of a number and the same everywhere. Wild ones hold what no measurement can be: no number,
+infinities, zeros, negative and huge values, ranks that are missing; a policy meets those when a rank is broken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
+from ...guard import GuardInput
+from ...policies import Cadence, CadenceFactory
+from ...simulation.dice import Dice
+from .. import accepting, ensure
+
+__all__ = ["GUIDE", "RANKS", "WILD", "cadence", "guard_inputs", "plain", "reports", "runaway",
+           "verdicts", "window"]  # fmt: skip
+
+GUIDE = "guides/write-a-policy.md"
+RANKS = (0, 1, 2, 5)
+"""The seats of most checks: four, with a gap."""
+WILD = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e-308, 1e308, 1.0, 40.0, 100.0)
+
+
+def cadence(make: CadenceFactory, **knobs: Any) -> Cadence:
+    """A balancer for `RANKS` with an anchor of 10, as a coordinator makes one; `knobs` replace what it is given."""
+    given: dict[str, Any] = dict(
+        ranks=list(RANKS), anchor=10, min_anchor=10, max_anchor=200, overhead_target=0.05, growth_applies=True,
+        max_batch_diff=None, cap=None, relax_allowed=False, speed_ratios=None,
+    )  # fmt: skip
+    return make(**{**given, **knobs})
+
+
+def window(costs: Mapping[int, float], counts: Mapping[int, int], *, reduce_ms: float = 50.0) -> WindowReport:
+    """What a window looked like in which each rank took its count of steps at its cost in milliseconds."""
+    wall = {rank: costs[rank] * counts.get(rank, 1) for rank in costs}
+    return WindowReport(
+        wall_ms=wall, wall_batches={rank: counts.get(rank, 1) for rank in costs}, delivered_ms={},
+        delivered_batches={}, fill_ms={}, reduce_ms=reduce_ms, capable=False,
+    )  # fmt: skip
+
+
+def reports(number: int, length: int) -> Iterator[tuple[WindowReport, tuple[int, ...]]]:
+    """Wild window reports and their voters."""
+    dice = Dice(number)
+    for _ in range(length):
+        voters = tuple(rank for rank in RANKS if dice.chance(0.8)) or RANKS[:1]
+        known = [rank for rank in voters if dice.chance(0.8)]
+        yield WindowReport(
+            wall_ms={rank: dice.pick(WILD) for rank in known},
+            wall_batches={rank: dice.pick((0, 1, 7, 1 << 40)) for rank in known},
+            delivered_ms={rank: dice.pick(WILD) for rank in known if dice.chance(0.7)},
+            delivered_batches={rank: dice.pick((0, 1, 7)) for rank in known if dice.chance(0.7)},
+            fill_ms={rank: dice.pick(WILD) for rank in known if dice.chance(0.5)},
+            reduce_ms=dice.pick(WILD), capable=dice.chance(0.5),
+        ), voters  # fmt: skip
+
+
+def verdicts(number: int, length: int) -> Iterator[Verdict]:
+    """Verdicts of any kind, factors that are none among them."""
+    dice = Dice(number)
+    for _ in range(length):
+        kind = dice.below(4)
+        if kind == 0:
+            yield NudgeDown(dice.pick((0.5, 0.1, 0.0, -1.0, 2.0, math.nan, math.inf)))
+        elif kind == 1:
+            yield SuppressGrowth()
+        else:
+            yield Stable(dice.chance(0.3))
+
+
+def guard_inputs(number: int, length: int) -> Iterator[GuardInput]:
+    """Wild cycles."""
+    dice = Dice(number)
+    for _ in range(length):
+        ranks = [rank for rank in RANKS if dice.chance(0.8)]
+        norms = {rank: dice.pick(WILD) for rank in ranks} if dice.chance(0.5) else None
+        yield GuardInput(
+            divergences={rank: dice.pick(WILD) if dice.chance(0.3) else dice.unit() for rank in ranks},
+            k_used=dice.pick((0, 1, 40, 1 << 60)), k_max=dice.pick((0, 1, 10, 1 << 60)), pre_norms=norms,
+            post_norm=dice.pick(WILD) if norms is not None else None,
+        )  # fmt: skip
+
+
+def runaway(length: int, ranks: Sequence[int] = RANKS) -> Iterator[GuardInput]:
+    """A cohort that flies apart: the divergence grows by a fifth per step, ten steps a cycle."""
+    for cycle in range(length):
+        divergence = min(1e-6 * 1.2 ** (10 * cycle), 1e6)
+        yield GuardInput(divergences=dict.fromkeys(ranks, divergence), k_used=10 * len(ranks), k_max=10)
+
+
+def plain(saved: Any, what: str) -> Any:
+    """What is saved, after its way through JSON."""
+    ensure(isinstance(saved, dict), f"{what}: saved() gave a {type(saved).__name__}, not a dict")
+    with accepting(f"{what}: JSON of what saved() gave"):
+        return json.loads(json.dumps(saved, allow_nan=False))
+

@@ -1,0 +1,94 @@
+"""What came of the checks: one outcome each, and the report, which is the same on every machine."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from .kit import Level
+
+__all__ = ["REPORT_FORMAT", "Outcome", "Report", "Status"]
+
+REPORT_FORMAT = 1
+"""Rises when the meaning of a field changes."""
+
+
+class Status(enum.StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """The promise is broken."""
+    NOT_CLAIMED = "not_claimed"
+    """The plug-in does not claim the capability, and where a way to lack it is documented, that is how it lacks it."""
+    NOT_CHECKED = "not_checked"
+    """The promise was not looked at; the message says what is missing."""
+    ERROR = "error"
+    """Something else went wrong while it was looked at, in the plug-in or in the kit."""
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """One check, how it ended and how to see it again."""
+
+    id: str
+    name: str
+    level: Level
+    status: Status
+    message: str
+    """Why, empty for a check that passed."""
+    asserts: str
+    doc: str
+    rerun: str
+    """The command that runs this check alone."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether this speaks for the plug-in, or at least not against it."""
+        return self.status not in (Status.FAILED, Status.ERROR)
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """The outcomes of one run of a kit. Holds no time, no date and no path, so two reports can be compared."""
+
+    kit: str
+    kit_version: int
+    target: str
+    level: Level
+    claims: Mapping[str, bool]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return all(outcome.ok for outcome in self.outcomes)
+
+    def count(self, status: Status) -> int:
+        """How many checks ended so."""
+        return sum(outcome.status is status for outcome in self.outcomes)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it: strings, numbers, lists and maps."""
+        return {
+            "format": REPORT_FORMAT,
+            "kit": self.kit,
+            "kit_version": self.kit_version,
+            "target": self.target,
+            "level": self.level.name,
+            "claims": dict(sorted(self.claims.items())),
+            "ok": self.ok,
+            "counts": {status.value: self.count(status) for status in Status},
+            "outcomes": [
+                {**attrs.asdict(outcome), "level": outcome.level.name, "status": outcome.status.value}
+                for outcome in self.outcomes
+            ],
+        }
+
+    def to_json(self) -> str:
+        """The report as text, with a line end."""
+        return json.dumps(self.plain(), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,132 @@
+"""Runs checks one after the other and turns whatever they raise into outcomes.
+
+A check may be a coroutine function; how such a function is run is the caller's, who passes `run`: `trio.run` under a
+limit of time, for instance. Only `Exception` is an outcome. What ends a program, such as an interrupt, ends the run.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from ..errors import ConfigError
+from .kit import Body, Check, CheckFailed, Kit, Level, NotChecked, Subject
+from .report import Outcome, Report, Status
+
+__all__ = ["Run", "run_check", "run_kit"]
+
+Run = Callable[[Callable[[], Awaitable[object]]], object]
+"""Runs a coroutine function without arguments to its end and lets its exceptions out."""
+
+Rerun = Callable[[str], str]
+"""The command that runs the check of this id alone."""
+
+
+def run_kit(
+    kit: Kit[Subject],
+    subject: Subject,
+    *,
+    target: str,
+    claims: Mapping[str, bool],
+    run: Run | None = None,
+    level: Level = Level.L3,
+    only: Sequence[str] = (),
+    rerun: Rerun = str,
+    on_outcome: Callable[[Outcome], None] | None = None,
+) -> Report:
+    """Run the checks up to `level`, or those that `only` names, and report.
+
+    A plug-in that fails at L0 cannot be judged further: the checks above are then reported as not checked.
+
+    Args:
+        subject: what the bodies of the checks take.
+        target: what the report calls it.
+        claims: for each capability of the kit whether the plug-in claims it.
+        run: runs the bodies that are coroutine functions; needed if there are any.
+        rerun: gives the command that runs one check alone.
+        on_outcome: called after each check, for a display.
+
+    Raises:
+        ConfigError: `claims` has not exactly the kit's capabilities, or `only` names no check.
+    """
+    if set(claims) != set(kit.capabilities):
+        raise ConfigError(
+            f"the kit {kit.name} wants to know of the capabilities {sorted(kit.capabilities)} whether {target} claims "
+            f"them, and was told of {sorted(claims)}"
+        )
+    outcomes: list[Outcome] = []
+    for check in kit.select(level=level, only=only):
+        if check.level > Level.L0 and any(before.level is Level.L0 and not before.ok for before in outcomes):
+            outcome = _outcome(check, Status.NOT_CHECKED, "a check of L0 failed: repair that first", rerun)
+        else:
+            outcome = run_check(
+                check, subject, claimed=check.needs is None or claims[check.needs], run=run, rerun=rerun
+            )
+        outcomes.append(outcome)
+        if on_outcome is not None:
+            on_outcome(outcome)
+    return Report(
+        kit=kit.name,
+        kit_version=kit.version,
+        target=target,
+        level=level,
+        claims=dict(claims),
+        outcomes=tuple(outcomes),
+    )
+
+
+def run_check(
+    check: Check[Subject], subject: Subject, *, claimed: bool = True, run: Run | None = None, rerun: Rerun = str
+) -> Outcome:
+    """Run one check. `claimed` is whether the plug-in has the capability that the check needs."""
+    if claimed:
+        return _outcome(check, *_verdict(check.body, subject, run), rerun)
+    if check.unclaimed is None:
+        return _outcome(check, Status.NOT_CLAIMED, f"{check.needs} is not claimed", rerun)
+    status, message = _verdict(check.unclaimed, subject, run)
+    if status is Status.PASSED:
+        return _outcome(check, Status.NOT_CLAIMED, f"{check.needs} is not claimed, and lacks as documented", rerun)
+    return _outcome(check, status, f"{check.needs} is not claimed: {message}", rerun)
+
+
+def _verdict(body: Body[Subject], subject: Subject, run: Run | None) -> tuple[Status, str]:
+    try:
+        if inspect.iscoroutinefunction(body):
+            if run is None:
+                return Status.ERROR, "this check is a coroutine function, and nothing was given that runs those"
+            run(functools.partial(body, subject))
+        else:
+            body(subject)
+    except Exception as error:
+        return _judge(error)
+    return Status.PASSED, ""
+
+
+def _judge(error: Exception) -> tuple[Status, str]:
+    """The weightiest thing that was raised; tasks that run together raise in groups."""
+    leaves = list(_leaves(error))
+    for kind, status in ((CheckFailed, Status.FAILED), (NotChecked, Status.NOT_CHECKED)):
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return status, str(leaf)
+    return Status.ERROR, "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves)
+
+
+def _leaves(error: Exception) -> list[Exception]:
+    if isinstance(error, ExceptionGroup):
+        return [leaf for part in error.exceptions for leaf in _leaves(part)]
+    return [error]
+
+
+def _outcome(check: Check[Subject], status: Status, message: str, rerun: Rerun) -> Outcome:
+    return Outcome(
+        id=check.id,
+        name=check.name,
+        level=check.level,
+        status=status,
+        message=message,
+        asserts=check.asserts,
+        doc=check.doc,
+        rerun=rerun(check.id),
+    )

@@ -1,0 +1,224 @@
+"""What moves a world through virtual time: when each thing that can happen does happen.
+
+One heap holds what is to come. After every step only the processes that it touched are looked at, so the cost of a step
+does not grow with the cohort. Bytes on a lane arrive in order, each after a latency; work takes the time that the pace
+of its process says; a machine gets its tick when its deadline has come.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from .. import effects as fx
+from .action import COORDINATOR, Action, act
+from .dice import Dice
+from .process import Process
+from .world import Step, World
+
+__all__ = ["Clockwork", "Pace"]
+
+LANES = ("report", "control", "upload", "result")
+"""What arrives over a lane; each of them takes the oldest of one."""
+AT_COORDINATOR = frozenset({"report", "failure", "upload", "reduce", "write"})
+"""What waits while the coordinator is away."""
+HEALS = frozenset({"resume", "recover", "heal"})
+LEAST_TICK_S = 1e-3
+"""A tick that changed nothing is tried again after this: the sum of a clock and its jump may be rounded down."""
+JITTER = 0.1
+
+
+@attrs.frozen(kw_only=True)
+class Pace:
+    """Seconds that things take: a step and a copy at each rank (by its number, modulo their count), one message on a
+    link, one part of a contribution, a division, a callback, a file. `stride`: steps that a rank takes as one action,
+    which is coarser and faster where steps are many."""
+
+    step_s: tuple[float, ...]
+    copy_s: float = 0.2
+    latency_s: float = 0.05
+    part_s: float = 0.5
+    reduce_s: float = 0.5
+    callback_s: float = 10.0
+    write_s: float = 2.0
+    stride: int = 1
+
+
+class Clockwork:
+    """See the module. `heard` is called with every step; `linger` multiplies a duration of a kind, as the sites of
+    `faults.py` do. `away_until`: the coordinator does nothing before. `doing`: the action that is under way, or that an
+    invariant broke in."""
+
+    def __init__(self, world: World, pace: Pace, dice: Dice, heard: Callable[[Step], None]) -> None:
+        self.world = world
+        self.pace = pace
+        self.now = world.now
+        self.steps = 0
+        self.away_until = 0.0
+        self.doing: Action | None = None
+        self.linger: Callable[[str], float] = _never
+        self._dice = dice
+        self._heard = heard
+        self._heap: list[tuple[float, int, str, int, Callable[[], None] | None]] = []
+        self._order = 0
+        self._coming: set[tuple[str, int]] = set()
+        self._arrivals: dict[int, dict[str, deque[float]]] = {}
+        self._ticks: dict[int, float] = {}
+        for process in world.processes:
+            self._look(process)
+        self._look_at_rest()
+
+    # --- what is to come -------------------------------------------------------------------------------------------
+
+    def at(self, second: float, call: Callable[[], None]) -> None:
+        """Call it then."""
+        self._push(second, "call", 0, call)
+
+    def do(self, action: Action) -> Step:
+        """Make it happen now, and look at what it changed."""
+        self.steps += 1
+        self.doing = action
+        step = self.world.do(action, self.now)
+        self.doing = None
+        for number in self.world.touched:
+            self._look(self.world.processes[number])
+        self._look_at_rest()
+        self._heard(step)
+        return step
+
+    def advance(self) -> bool:
+        """The next thing happens; False when nothing is to come."""
+        if not self._heap:
+            return False
+        at, _, kind, who, call = heapq.heappop(self._heap)
+        self.now = max(self.now, at)
+        if call is not None:
+            call()
+        elif kind == "tick":
+            self._tick(at, who)
+        elif self.now < self.away_until and kind in AT_COORDINATOR:
+            self._push(self.away_until, kind, who)
+        else:
+            self._coming.discard((kind, who))
+            if kind in ("reduce", "write"):
+                if kind in self.world.of_averager():
+                    self.do(act(kind))
+            elif kind in self.world.possible(self.world.processes[who]):
+                self.do(act(kind, who, self._amount(kind, who)))
+        return True
+
+    def _push(self, at: float, kind: str, who: int, call: Callable[[], None] | None = None) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (at, self._order, kind, who, call))
+
+    # --- after a step ----------------------------------------------------------------------------------------------
+
+    def _look(self, process: Process) -> None:
+        number = process.number
+        lanes = self._arrivals.get(number)
+        if lanes is None:
+            lanes = self._arrivals[number] = {kind: deque() for kind in LANES}
+        for kind, lane in (("report", process.up), ("control", process.down), ("upload", process.bulk_up),
+                           ("result", process.bulk_down)):  # fmt: skip
+            known = lanes[kind]
+            if len(known) != len(lane):
+                self._arrive(kind, known, len(lane))
+        for kind in self.world.possible(process):
+            if kind not in HEALS and (kind, number) not in self._coming and self._due(kind, process):
+                self._coming.add((kind, number))
+                self._push(self._when(kind, process), kind, number)
+        self._look_at_clock(number)
+
+    def _arrive(self, kind: str, known: deque[float], length: int) -> None:
+        """As many arrivals as the lane has parts: what was taken is the oldest, what came is under way."""
+        while len(known) > length:
+            known.popleft()
+        while len(known) < length:
+            arrives = self.now + self._transit(kind)
+            known.append(max(arrives, known[-1]) if known else arrives)
+
+    def _amount(self, kind: str, who: int) -> int:
+        """With a stride, several steps are one action, and so are the reports that have arrived by now."""
+        if self.pace.stride == 1 or kind not in ("step", "report"):
+            return 0
+        if kind == "step":
+            return self.pace.stride
+        return sum(1 for second in self._arrivals[who]["report"] if second <= self.now)
+
+    def _due(self, kind: str, process: Process) -> bool:
+        """A process that steps is at a drain point after its step, not before."""
+        return kind != "drain" or not process.can_step
+
+    def _look_at_rest(self) -> None:
+        for kind in self.world.of_averager():
+            if (kind, 0) not in self._coming:
+                self._coming.add((kind, 0))
+                seconds = self.pace.reduce_s if kind == "reduce" else self.pace.write_s
+                self._push(self.now + self._spread(seconds) * self.linger(kind), kind, 0)
+        self._look_at_clock(COORDINATOR)
+
+    def _look_at_clock(self, who: int) -> None:
+        if who != COORDINATOR and not self.world.processes[who].runs:
+            return
+        due = None if who == COORDINATOR and self.world.over else self.world.due_of(who)
+        if due is not None and due < self._ticks.get(who, float("inf")):
+            self._ticks[who] = due
+            self._push(max(due, self.now), "tick", who)
+
+    def _tick(self, at: float, who: int) -> None:
+        known = self._ticks.get(who)
+        if known is None or max(known, at) != at:
+            return  # an earlier one has taken its place
+        if who == COORDINATOR and self.now < self.away_until:
+            self._ticks[who] = self.away_until
+            self._push(self.away_until, "tick", who)
+            return
+        del self._ticks[who]
+        runs = not self.world.over if who == COORDINATOR else self.world.processes[who].runs
+        due = self.world.due_of(who) if runs else None
+        if due is None:
+            return
+        if due <= self.now:
+            self.do(act("tick", who))
+            after = self.world.due_of(who) if not (who == COORDINATOR and self.world.over) else None
+            if after is not None and after <= self.now:
+                self._ticks[who] = self.now + LEAST_TICK_S
+                self._push(self.now + LEAST_TICK_S, "tick", who)
+        else:
+            self._look_at_clock(who)
+
+    # --- how long things take ----------------------------------------------------------------------------------------
+
+    def _transit(self, kind: str) -> float:
+        bulk = kind in ("upload", "result")
+        seconds = self.pace.part_s if bulk else self.pace.latency_s
+        return self._spread(seconds) * self.linger("message")
+
+    def _when(self, kind: str, process: Process) -> float:
+        if kind in LANES:
+            return max(self.now, self._arrivals[process.number][kind][0])
+        if kind == "step":
+            steps = self.pace.step_s
+            seconds = steps[process.rank % len(steps)] * self.pace.stride
+            return self.now + self._spread(seconds) * self.linger("step")
+        if kind == "order":
+            return self.now + self._of_order(process.orders[0])
+        # A send may fail at once, or be noticed later: the coordinator hears of it before or after the end of the link.
+        return self.now + (self.pace.latency_s if kind == "failure" and self._dice.chance(0.5) else 0.0)
+
+    def _of_order(self, order: Any) -> float:
+        if isinstance(order, (fx.TakeSnapshot, fx.SendState)):
+            return self._spread(self.pace.copy_s) * self.linger("copy")
+        return self._spread(self.pace.write_s if isinstance(order, fx.Save) else self.pace.callback_s)
+
+    def _spread(self, seconds: float) -> float:
+        return seconds * (1.0 + JITTER * self._dice.unit())
+
+
+def _never(kind: str) -> float:
+    """Nothing lingers."""
+    return 1.0

@@ -1,0 +1,206 @@
+"""What happens without a fault: deliveries, work, and time, each a function of its own by the kind of its action.
+
+`World.do` calls them after it has seen that they can happen. They take the world and the process that they concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .. import effects as fx
+from .. import events as ev
+from .. import messages as m
+from ..wire import Role
+from .action import COORDINATOR
+from .violation import Violation
+
+if TYPE_CHECKING:
+    from .process import Process
+    from .world import World
+
+__all__ = ["AGAIN", "OF_AVERAGER", "OF_PROCESS", "control_arrives", "report_arrives", "tick", "tick_all"]
+
+
+# --- the control lane ----------------------------------------------------------------------------------------------
+
+
+def _failure(world: World, process: Process) -> None:
+    """N-10: after `SendFailed` the driver closes the link; what the rank has written before still arrives."""
+    world.feed(ev.SendFailed(world.failed[process.number].popleft()))
+    if process.alive and process.linked:
+        world.close(process)
+
+
+def _report(world: World, process: Process) -> None:
+    report_arrives(world, process, process.up.popleft())
+
+
+def report_arrives(world: World, process: Process, report: Any) -> None:
+    """A report, a frame, or the end of the lane (None, or the cause of it) reaches the coordinator."""
+    if process.frames is not None and (report is None or isinstance(report, bytes)):
+        heard = list(process.frames.hear(Role.COORDINATOR, report))
+        for message in heard:
+            report_arrives(world, process, message)
+        if report is not None or heard:
+            return
+    if report is None or isinstance(report, str):
+        process.up.clear()
+        world.close(process)
+        world.feed(ev.LinkLost(process.rank, process.incarnation, report or "closed by the rank"))
+    else:
+        world.feed(ev.Received(report))
+
+
+def _control(world: World, process: Process) -> None:
+    control_arrives(world, process, process.down.popleft())
+
+
+def control_arrives(world: World, process: Process, message: Any) -> None:
+    """A message, a frame, or the end of the lane (None, or the cause of it) reaches a process."""
+    if isinstance(message, bytes) and process.frames is not None:
+        for heard in process.frames.hear(Role.RANK, message):
+            control_arrives(world, process, heard)
+    elif message is None:
+        world.tell(process, ev.LaneClosed())
+    elif isinstance(message, str):
+        world.tell(process, ev.LinkLost(cause=message))
+    else:
+        worker, before = process.worker, process.worker.position
+        world.tell(process, ev.Received(message))
+        merged = message.__class__ is m.Update and message.outcome == m.Outcome.MERGED and not worker.inbox
+        if merged and worker.committed == message.cycle and worker.position < before:
+            text = f"the schedule position of process {process.number} fell from {before} to {worker.position}"
+            raise Violation("I43", text)
+
+
+# --- the training process ------------------------------------------------------------------------------------------
+
+
+def _drain(world: World, process: Process) -> None:
+    world.tell(process, ev.DrainPoint())
+
+
+def _order(world: World, process: Process) -> None:
+    order, event = process.carry_out()
+    if isinstance(order, fx.TakeSnapshot):
+        world.ghost.copied(process, order)
+    else:
+        world.ghost.order(process, order)
+    world.settle(process)
+    if event is not None:
+        world.tell(process, event)
+
+
+def _step(world: World, process: Process) -> None:
+    epoch, batch, told = process.step(world.co.config.batch_size or 1)
+    world.ghost.step(process.number, (epoch, batch))
+    for event in told:
+        world.tell(process, event)
+
+
+def _resume(world: World, process: Process) -> None:
+    process.paused = False
+
+
+def _recover(world: World, process: Process) -> None:
+    process.hung = False
+
+
+def _heal(world: World, process: Process) -> None:
+    process.muted = process.deafened = False
+
+
+# --- the bulk lane and the averager --------------------------------------------------------------------------------
+
+
+def _upload(world: World, process: Process) -> None:
+    part = process.bulk_up.popleft()
+    world.moved = _in_words(part)
+    if part[0] == "state":
+        _pass_on(world, *part[1:])
+        return
+    if world.averager.knows_not(part):
+        world.reached("late contribution after finalize")
+    for event in world.averager.take(process, part):
+        world.feed(event)
+    world.offer()
+
+
+def _in_words(part: tuple[Any, ...]) -> str:
+    """A part of a contribution or a result, for people."""
+    if part[0] == "header":
+        return f"contribution {part[1]}.{part[2]}, {part[3]} steps{'' if part[4] else ', not finite'}"
+    if part[0] == "result":
+        return f"consensus {part[1]}.{part[2]} {part[3].name.lower()}"
+    return f"{part[0]} {part[1]}"
+
+
+def _pass_on(world: World, number: int, rank: int, incarnation: int) -> None:
+    """The static part of the state goes to its joiner, if that transfer is still open (M-24)."""
+    joiner = world.seats.get(rank)
+    wanted = number in world.averager.transfers and joiner is not None and joiner.incarnation == incarnation
+    if wanted and joiner is not None and joiner.linked:
+        joiner.bulk_down.append(("static", number))
+        world.touch(joiner)
+
+
+def _result(world: World, process: Process) -> None:
+    part = process.bulk_down.popleft()
+    world.moved = _in_words(part)
+    if part[0] == "static":
+        process.lacks_static = False
+        part, process.held = process.held, None
+    staged = None if part is None else process.stage(part)
+    if part is not None and part[1:3] != process.asked:
+        world.reached("late result after a new attempt")
+    if staged is not None:
+        world.tell(process, staged)
+
+
+def _reduce(world: World) -> None:
+    event, current = world.averager.reduce(), world.averager.round
+    if isinstance(event, ev.RoundReduced) and current is not None:
+        senders = {rank: world.process_of(rank, member.incarnation).number for rank, member in current.members.items()}
+        world.ghost.reduced(event, world.averager.consensus, senders, world.config.gamma)
+    world.feed(event)
+    world.offer()
+
+
+def _write(world: World) -> None:
+    for event in world.averager.write():
+        world.feed(event)
+
+
+# --- time ----------------------------------------------------------------------------------------------------------
+
+
+def tick(world: World, who: int) -> None:
+    """One machine looks at its deadlines."""
+    if who == COORDINATOR:
+        world.feed(ev.Tick())
+    elif world.processes[who].runs:
+        world.tell(world.processes[who], ev.Tick())
+
+
+def tick_all(world: World, *, moves: bool) -> None:
+    """Every machine whose deadline has come looks at it; time `moves` up to the next one first."""
+    due = world.due()
+    if moves and due is not None:
+        world.now = max(world.now, due)
+    machines = [process.number for process in world.processes if process.runs]
+    for who in (*machines, COORDINATOR):
+        own = world.due_of(who)
+        if own is not None and own <= world.now:
+            tick(world, who)
+
+
+OF_PROCESS: dict[str, Callable[[World, Process], None]] = {
+    "failure": _failure, "report": _report, "control": _control, "drain": _drain, "order": _order, "step": _step,
+    "upload": _upload, "result": _result, "resume": _resume, "recover": _recover, "heal": _heal,
+}  # fmt: skip
+AGAIN: dict[str, Callable[[Process], bool]] = {
+    "step": lambda process: process.can_step and process.runs, "report": lambda process: bool(process.up),
+}  # fmt: skip
+"""What can be more than one in an action, and whether there is another one."""
+OF_AVERAGER: dict[str, Callable[[World], None]] = {"reduce": _reduce, "write": _write}

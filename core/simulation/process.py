@@ -1,0 +1,264 @@
+"""One life of a rank: the production `Worker`, its lanes, and a training process whose parameters are one number.
+
+The training process obeys the orders of the machine, in their order, and trains by gradient descent: each batch has a
+target of its own, whoever trains it, and a step moves the parameter `RATE` of the way there. So the parameter after any
+steps has a closed form, which the ghost computes anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Any
+
+import attrs
+
+from .. import effects as fx
+from .. import events as ev
+from .. import messages as m
+from ..phases import WorkerPhase
+from ..values import state
+from ..worker import Worker, WorkerSettings
+from .frames import Frames
+from .frozen import frozen, thaw
+from .violation import require
+
+__all__ = ["RATE", "Process", "digest", "target"]
+
+RATE = 0.125
+"""Share of the way to the target that one step goes."""
+SAMPLE_MS = 10.0
+SLOW = (fx.TakeSnapshot, fx.Save, fx.FireCallback, fx.Evaluate, fx.SendState)
+"""Orders that take time, each an action of its own. The others are carried out with the order before them."""
+OUTSIDE = frozenset({"worker", "frames", "seen"})
+
+
+def target(epoch: int, batch: int) -> float:
+    """Where a batch pulls the parameter."""
+    return float((epoch * 37 + batch * 11) % 17 - 8)
+
+
+def digest(value: float) -> bytes:
+    """16 bytes that name a consensus (C-18): here the number itself, twice."""
+    return struct.pack("<dd", value, value)
+
+
+@state
+class Process:
+    """See the module. Of the lanes, `up` and `down` hold messages, or frames in wire mode; None is a lane closed on
+    purpose, text one that was lost. `bulk_up` and `bulk_down` hold parts of contributions and results (`averager.py`).
+    `linked`: what the coordinator sends gets into the lane. `tampered`: messages of a lane were lost, doubled or
+    swapped with nobody told, which no link does, so its two ends count differently until one of them notices. `plans`
+    is the plan in hand with its extensions, of which `part` and `batch` are next; `copy` is what was shipped last,
+    `staged` the consensus beside the parameters.
+    """
+
+    number: int
+    rank: int
+    incarnation: int
+    worker: Worker
+    theta: float
+    up: deque[Any] = attrs.field(factory=deque)
+    down: deque[Any] = attrs.field(factory=deque)
+    bulk_up: deque[Any] = attrs.field(factory=deque)
+    bulk_down: deque[Any] = attrs.field(factory=deque)
+    alive: bool = True
+    linked: bool = True
+    paused: bool = False
+    hung: bool = False
+    muted: bool = False
+    deafened: bool = False
+    poisoned: bool = False
+    forges: bool = False
+    broken: bool = False
+    tampered: bool = False
+    skew: float = 0.0
+    ended: fx.Stop | None = None
+    plans: list[m.Plan] = attrs.field(factory=list)
+    part: int = 0
+    batch: int = 0
+    done: int = 0
+    parked: bool = False
+    orders: deque[Any] = attrs.field(factory=deque)
+    copy: float | None = None
+    asked: tuple[int, int] = (-1, -1)
+    lacks_static: bool = False
+    held: tuple[Any, ...] | None = None
+    staged: tuple[int, float | None] = (-1, None)
+    adopted: int = -1
+    fresh: bool = True
+    said: tuple[int, int] = (-1, -1)
+    frames: Frames | None = None
+    seen: tuple[Any, ...] | None = None
+
+    # --- what it can do ------------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> bool:
+        """It is there and works."""
+        return self.alive and not self.paused and self.ended is None
+
+    def possible(self, *, over: bool, failing: bool) -> list[str]:
+        """The kinds of what can happen with it, dullest first; `over`: nobody listens at the other end any more,
+        `failing`: a message to it could not be sent, and the coordinator has not heard of that."""
+        found = []
+        if not over:
+            if failing:
+                found.append("failure")
+            if self.up and not self.muted:
+                found.append("report")
+        if self.alive and not self.paused and self.ended is None:
+            if self.down and not self.deafened:
+                found.append("control")
+            if not self.hung:
+                if self.can_drain:
+                    found.append("drain")
+                if self.orders:
+                    found.append("order")
+                elif self.can_step:
+                    found.append("step")
+            if self.bulk_down and not self.deafened:
+                found.append("result")
+        if self.bulk_up and not self.muted and not over:
+            found.append("upload")
+        if self.alive:
+            if self.paused:
+                found.append("resume")
+            if self.hung:
+                found.append("recover")
+        if (self.muted or self.deafened) and (self.alive or self.up):
+            found.append("heal")
+        return found
+
+    @property
+    def can_drain(self) -> bool:
+        """Control messages wait for a drain point (W-3)."""
+        return bool(self.worker.inbox) and self.worker.phase == WorkerPhase.TRAINING
+
+    @property
+    def can_step(self) -> bool:
+        """It has a plan, and nothing says that it must wait."""
+        free = not self.orders and not self.parked and bool(self.plans)
+        return free and self.worker.phase == WorkerPhase.TRAINING
+
+    def step(self, size: int) -> tuple[int, int, list[Any]]:
+        """Train the next batch of `size` samples: its epoch and number, and what the machine is to be told."""
+        plan, part = self.plans[self.part], self.part
+        batch = plan.offset // size + self.batch
+        samples = min(size, plan.size - self.batch * size)
+        self.theta += RATE * (target(plan.epoch, batch) - self.theta)
+        self.fresh = False
+        self.batch, self.done = self.batch + 1, self.done + 1
+        if self.batch * size >= plan.size:
+            self.part, self.batch = self.part + 1, 0
+        last = self.part == len(self.plans)
+        told: list[Any] = [ev.StepDone(samples=samples, part=part, batch_ms=SAMPLE_MS, data_ms=0.0, loss=1.0, lr=RATE,
+                                       last=last)]  # fmt: skip
+        if last:
+            told.append(ev.ChunkDone(
+                plan_ids=tuple(p.plan_id for p in self.plans), epoch=plan.epoch, batches=self.done,
+                samples=sum(p.size for p in self.plans), epoch_ms=1.0, share_complete_ms=1.0, compute_only_ms=1.0,
+                data_starve_ms=0.0,
+            ))  # fmt: skip
+            self.plans = []
+        return plan.epoch, batch, told
+
+    # --- orders of the machine ------------------------------------------------------------------------------------
+
+    @property
+    def at_once(self) -> bool:
+        """The oldest order takes no time: it is carried out with the one before it."""
+        return bool(self.orders) and not isinstance(self.orders[0], SLOW)
+
+    def obey(self, effect: Any) -> None:
+        """Carry out an order that takes no time, but for an adoption."""
+        if isinstance(effect, fx.Train):
+            require(not self.plans, "W-4", f"process {self.number} was given a plan on top of another")
+            self.plans, self.part, self.batch, self.done = [effect.plan], 0, 0, 0
+        elif isinstance(effect, fx.Extend):
+            require(bool(self.plans), "W-16", f"process {self.number} has no plan to extend")
+            self.plans.append(effect.plan)
+        elif isinstance(effect, fx.Park):
+            self.parked = True
+        elif isinstance(effect, fx.Unpark):
+            self.parked = False
+        elif isinstance(effect, fx.AbandonPlan):
+            self.plans = []
+        elif isinstance(effect, fx.Publish):
+            require(effect.name != "plan_overwritten", "I12", f"the mailbox of process {self.number} was overwritten")
+
+    def adopt(self, effect: fx.Adopt, alpha: float | None) -> None:
+        """R-17: take over what was staged, or keep what there is."""
+        require(effect.cycle > self.adopted, "W-12", f"process {self.number} adopts cycle {effect.cycle} twice")
+        self.adopted, self.fresh = effect.cycle, True
+        cycle, value = self.staged
+        if effect.how == "keep" or cycle != effect.cycle or value is None:
+            return
+        if effect.how == "blend" and alpha is not None:
+            self.theta += alpha * (value - self.theta)
+        else:
+            self.theta = value
+
+    def carry_out(self) -> tuple[Any, Any]:
+        """The oldest order, which takes time: it, and what the machine is to be told when it is done."""
+        order = self.orders.popleft()
+        if isinstance(order, fx.TakeSnapshot):
+            self._ship(order)
+            return order, ev.SnapshotTaken(order.cycle, order.attempt, 1.0)
+        if isinstance(order, fx.SendState):
+            self.bulk_up.append(("state", order.transfer_id, order.joiner_rank, order.joiner_incarnation))
+            return order, None
+        error = "it raised" if self.broken else None
+        if isinstance(order, fx.Save):
+            kind = "save" if order.optimizer else "consensus"
+            return order, ev.ActionDone(kind, order.decision_id, order.version, 1.0)
+        if isinstance(order, fx.Evaluate):
+            metric = None if error else self.theta
+            return order, ev.ActionDone("evaluate", order.schedule_id, order.version, 5.0, error, metric, 1)
+        return order, ev.ActionDone(order.name, order.decision_id, order.version, 5.0, error)
+
+    def _ship(self, order: fx.TakeSnapshot) -> None:
+        """W-10: a fresh copy, or the retained one again. An observer and who has not stepped ship a header (R-9)."""
+        if order.fresh or self.copy is None:
+            self.copy = self.theta
+        self.asked = (order.cycle, order.attempt)
+        self.held = None
+        finite = not (self.poisoned and order.shipped)
+        value = self.copy if order.state or (finite and not order.header_only) else None
+        claimed = order.shipped + (1 if self.forges and order.shipped else 0)
+        self.bulk_up.append(("header", order.cycle, order.attempt, claimed, finite, value))
+        if order.shipped:
+            self.poisoned = self.forges = False
+
+    def stage(self, result: tuple[Any, ...]) -> ev.ConsensusStaged | None:
+        """A result of the averager came. It is staged if it answers the copy shipped last and this rank has the static
+        part of the state (M-24); else None."""
+        _, cycle, attempt, outcome, total, refusal, value = result
+        if (cycle, attempt) != self.asked:
+            return None
+        if self.lacks_static and cycle > 0:
+            self.held = result
+            return None
+        own = value if value is not None else self.copy if cycle == 0 else None
+        self.staged = (cycle, own)
+        distance = abs((self.copy or 0.0) - value) if value is not None and outcome == m.Outcome.MERGED else None
+        return ev.ConsensusStaged(
+            cycle=cycle, attempt=attempt, outcome=outcome, total_steps=total, refusal=refusal,
+            divergence=distance, pre_norm=abs(self.copy or 0.0), post_norm=None if own is None else abs(own),
+            digest=None if own is None else digest(own),
+        )  # fmt: skip
+
+    # --- as a value -----------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Plain and hashable; the same object again while nothing has changed."""
+        if self.seen is None:
+            self.seen = (frozen(self, OUTSIDE), self.worker.snapshot())
+        return self.seen
+
+    def load(self, snapshot: tuple[Any, ...], settings: WorkerSettings, engine: str) -> None:
+        """Become what the snapshot was made of."""
+        if self.seen is not snapshot:
+            thaw(self, snapshot[0], OUTSIDE)
+            self.worker = Worker.restore(settings, snapshot[1], engine=engine)
+            self.seen = snapshot

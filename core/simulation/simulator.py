@@ -1,0 +1,200 @@
+"""A simulated run from a seed: who is slow, what is lost, who dies, and when.
+
+    outcome = simulate(Case(seed=7, ranks=8, faults="storm"))
+    outcome.status, outcome.violation, outcome.schedule
+
+The seed decides everything: the knobs of the run, the pace of each rank, the latency and bandwidth of its links, which
+faults are on, and when they strike. Nothing of that is in the `World`, which only knows what happens; so the schedule
+of a run is complete without its seed, and can be replayed and shortened.
+
+A run has two halves. In the first faults strike, and every invariant must hold (safety). Then all faults stop: links
+are healed, who hung or was stopped goes on, and the run must come to its end within a bound (liveness): converge, serve
+fresh cycles, finish its epochs. Only then is it known that nothing waits for what will never come.
+
+Bytes on a link arrive in order, each after a latency of its own; a message that is lost takes its link with it, as TCP
+does. A link that is blocked in one direction (`mute`, `deafen`) holds back what is under way. The kinds `drop`,
+`duplicate`, `overtake` and their like are what no link does: they show that the machines notice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import attrs
+
+from ..policies import Policies
+from ..wire import PayloadCodec
+from .action import Action
+from .clockwork import Clockwork
+from .dice import Dice
+from .draws import STEP_S, draw_pace, draw_setup
+from .faults import draw_plan, profile
+from .marks import Marks
+from .schedule import Schedule, Timed
+from .setup import Setup, sorted_knobs
+from .storms import Storm
+from .violation import Violation
+from .world import Step, World
+
+__all__ = ["Case", "Outcome", "Run", "simulate"]
+
+MOST_STEPS = 200_000
+"""Steps of a world in one run; one that needs more does not end."""
+AFTERWARDS = 4_000
+"""Steps that may follow the end of a run, until every process has ended too."""
+SETUP, PACE, TIMING, FAULTS, STORM = range(5)
+"""The streams of choices of a run, so that a change in one leaves the others."""
+
+
+@attrs.frozen(kw_only=True)
+class Case:
+    """One run: its seed, the ranks it begins with, the profile of its faults (`PROFILES`), a policy or None for any,
+    and knobs that are not to be drawn."""
+
+    seed: int
+    ranks: int = 8
+    faults: str = "storm"
+    policy: str | None = None
+    knobs: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=sorted_knobs)
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What became of a run: how the coordinator ended (`died` if it was killed, `broken` if an invariant was), how many
+    steps of the world it took and how many realized cycles it had, its virtual seconds, the marks it reached, how many
+    faults struck. If an invariant broke: which, and the schedule that leads there."""
+
+    case: Case
+    status: str
+    steps: int
+    cycles: int
+    seconds: float
+    struck: int
+    marks: dict[str, int]
+    violation: Violation | None = None
+    schedule: Schedule | None = None
+
+    @property
+    def rank_hours(self) -> float:
+        """Simulated hours of all ranks together."""
+        return self.seconds * self.case.ranks / 3600.0
+
+
+def simulate(case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None) -> Outcome:
+    """The run of a case, from its beginning to its end. With a codec, some runs have real frames on their links;
+    `policies` replaces what decides."""
+    return Run(case, codec=codec, policies=policies).outcome()
+
+
+class Run:
+    """A run in the making: `world`, and all that moves it. `actions` is what has happened so far."""
+
+    def __init__(self, case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None) -> None:
+        self.case = case
+        wild = profile(case.faults)
+        dice = Dice(case.seed)
+        given = dict(case.knobs)
+        self.setup = draw_setup(case.ranks, case.policy, given, dice.fork(SETUP), wire=codec is not None)
+        self.actions: list[Timed] = []
+        self.marks = Marks()
+        self.world = World(self.setup, codec=codec, policies=policies)
+        self.world.reached = self.marks.reach
+        pace = draw_pace(case.ranks, wild, dice.fork(PACE))
+        self.clockwork = Clockwork(self.world, pace, dice.fork(TIMING), self._heard)
+        plan = draw_plan(wild, dice.fork(FAULTS))
+        storm = dice.fork(STORM)
+        self.storm = Storm(self.clockwork, plan, storm, STEP_S, self.setup.config().staleness_s)
+        self.work = _batches(self.setup)
+        slowest = max(pace.step_s)
+        mean = sum(pace.step_s) / len(pace.step_s)
+        self.quiet_at = self.work / case.ranks * mean * storm.between(0.4, 1.2)
+        self.bound_s = 8 * self.setup.config().window_ceiling + 4 * self.work * slowest
+
+    def _heard(self, step: Step) -> None:
+        self.actions.append((step.at, step.action))
+        self.marks.watch(self.world, step)
+        self.storm.heard(step)
+
+    # --- both halves -------------------------------------------------------------------------------------------------
+
+    def outcome(self) -> Outcome:
+        """Run to the end."""
+        violation: Violation | None = None
+        try:
+            self._safety()
+            self._liveness()
+            self._afterwards()
+        except Violation as broken:
+            violation = broken
+            if self.clockwork.doing is not None:
+                self.actions.append((self.clockwork.now, self.clockwork.doing))
+        finish = self.world.finish
+        status = "broken" if violation is not None else "died" if finish is None else finish.status
+        return Outcome(
+            case=self.case, status=status, steps=self.clockwork.steps,
+            cycles=self.world.co.cycle.sync_rounds, seconds=self.clockwork.now, struck=self.storm.struck,
+            marks=dict(Counter(self.marks.reached)), violation=violation,
+            schedule=None if violation is None else self.schedule(violation),
+        )  # fmt: skip
+
+    def schedule(self, violation: Violation | None = None) -> Schedule:
+        """What has happened, as a file."""
+        said = f"seed {self.case.seed}, {self.case.ranks} ranks, faults {self.case.faults}"
+        if violation is not None:
+            said += f"\n{violation}"
+        return Schedule(
+            setup=self.setup, actions=tuple(self.actions), comment=said,
+            breaks=None if violation is None else violation.name,
+            dullest=violation is not None and self.clockwork.doing is None,
+        )  # fmt: skip
+
+    def _safety(self) -> None:
+        while not self.world.over and self.clockwork.now < self.quiet_at and self.clockwork.steps < MOST_STEPS:
+            if not self.clockwork.advance():
+                break
+        self._need(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS} steps")
+
+    def _liveness(self) -> None:
+        """All faults stop. What was decided before stays decided: a run that was being saved is saved."""
+        if self.world.over:
+            return
+        self.storm.heal()
+        co = self.world.co
+        ending = co.save_issued or co.stopping
+        until = self.clockwork.now + self.bound_s
+        while not self.world.over and self.clockwork.now < until and self.clockwork.steps < MOST_STEPS:
+            if not self.clockwork.advance():
+                break
+        finish = self.world.finish
+        if finish is None:
+            reasons = "; ".join(str(reason) for reason in co.explain())
+            raise Violation("I38", f"{self.bound_s:g} s after the last fault the run goes on: {reasons}")
+        lost = any(reason in finish.text for reason in ("no rank is left", "ranks are left", "died"))
+        if finish.status != "ok" and not ending and not lost:
+            raise Violation("I30", f"without any fault the run ended {finish.status}: {finish.text}")
+
+    def _afterwards(self) -> None:
+        """The run is over; so must every rank be."""
+        most = self.clockwork.steps + AFTERWARDS
+        self.storm.over = True
+        for process in self.world.processes:
+            for kind in ("resume", "recover", "heal"):
+                if kind in self.world.possible(process):
+                    self.clockwork.do(Action(kind, process.number))
+        while any(process.alive for process in self.world.processes) and self.clockwork.steps < most:
+            if not self.clockwork.advance():
+                break
+        left = [process.number for process in self.world.processes if process.alive]
+        self._need(not left, "I38", f"the run is over, processes {left} are not")
+
+    @staticmethod
+    def _need(holds: bool, name: str, text: str) -> None:
+        if not holds:
+            raise Violation(name, text)
+
+
+def _batches(setup: Setup) -> int:
+    """About how many batches a run trains."""
+    config = setup.config()
+    return max(1, setup.samples * (config.num_epochs or 0) // ((config.batch_size or 1) * config.epoch_splits))

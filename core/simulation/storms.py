@@ -1,0 +1,265 @@
+"""A storm: the faults of one run, struck at the moments that its dice say, and healed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import messages as m
+from .action import COORDINATOR, NOBODY, Action, act
+from .clockwork import Clockwork
+from .dice import Dice
+from .faults import FIRES, MOST_PER_SITE, Plan
+from .process import Process
+from .world import Step
+
+__all__ = ["Storm"]
+
+LASTING = {"pause": "resume", "hang": "recover", "mute": "heal", "deafen": "heal"}
+LINGERS = {
+    "message": ("a message lingers", 50.0), "step": ("a step lingers", 20.0), "copy": ("a copy lingers", 20.0),
+    "reduce": ("the averager lingers", 100.0),
+}  # fmt: skip
+AT_REPORT: dict[type, tuple[str, str]] = {m.SnapshotReady: ("dies after its snapshot", "crash")}
+AT_SEND: dict[type, tuple[str, str]] = {
+    m.Update: ("dies with its update under way", "crash"),
+    m.StartEpoch: ("is cut off with a plan under way", "cut"),
+}
+ZOMBIE = (1.2, 1.4)
+"""Stalenesses after which another process takes the seat of one that is silent, and after which that one is heard."""
+EARLY = 0.25
+LATER = 12.0
+"""One storm in four begins with the run, the others after so many steps: a rank that dies while the cohort forms ends
+the run (M-6), and then there is nothing else to see."""
+AWAY = 1.5
+"""Stalenesses for which the coordinator does nothing at its site."""
+LONGEST = 8.0
+"""Longest fault, in stalenesses."""
+
+
+class Storm:
+    """Strikes `plan` at a world that a clockwork moves. `second` is what the run takes for one step of its fastest
+    rank, `staleness_s` the silence after which a peer is gone."""
+
+    def __init__(self, clockwork: Clockwork, plan: Plan, dice: Dice, second: float, staleness_s: float) -> None:
+        self.clockwork = clockwork
+        self.world = clockwork.world
+        self.plan = plan
+        self.over = False
+        self.struck = 0
+        self._dice = dice
+        self._second = second
+        self._staleness_s = staleness_s
+        self._fired: dict[str, int] = {}
+        clockwork.linger = self._linger
+        if plan.kinds:
+            clockwork.at(clockwork.now + (0.0 if dice.chance(EARLY) else LATER * second), self._next)
+
+    # --- in time -----------------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        pause = self._second * self.plan.every * self._dice.between(0.2, 1.8)
+        self.clockwork.at(self.clockwork.now + pause, self._strike)
+
+    def _strike(self) -> None:
+        if self.over or self.world.over:
+            return
+        kind = self.plan.kinds[self._dice.weighted(self.plan.weights)]
+        STRIKES.get(kind, Storm._at_someone)(self, kind)
+        self._next()
+
+    def heal(self) -> None:
+        """All faults stop; who hangs or was stopped goes on, and every link carries data again."""
+        self.over = True
+        self.clockwork.linger = _one
+        self.clockwork.away_until = 0.0
+        for process in self.world.processes:
+            for kind in ("resume", "recover", "heal"):
+                if kind in self.world.possible(process):
+                    self.clockwork.do(act(kind, process.number))
+            if process.broken and process.alive:
+                self._do("break", process.number)
+        if self.world.averager.full:
+            self._do("full")
+
+    def _do(self, kind: str, who: int = NOBODY, amount: int = 0) -> None:
+        self.struck += 1
+        self.clockwork.do(Action(kind, who, amount))
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.clockwork.at(self.clockwork.now + seconds, call)
+
+    def _duration(self) -> float:
+        return self._dice.long_tail(self._staleness_s / 4, self._staleness_s * LONGEST)
+
+    def _alive(self) -> list[Process]:
+        return [process for process in self.world.processes if process.alive]
+
+    # --- kinds -------------------------------------------------------------------------------------------------------
+
+    def _at_someone(self, kind: str) -> None:
+        """A fault of one process, or of one link."""
+        alive = self._alive()
+        if not alive:
+            return
+        process = self._dice.pick(alive)
+        if kind in LASTING:
+            self._lasting(kind, process)
+        elif kind in ("split", "crack", "corrupt", "taint", "sever"):
+            if self.world.setup.wire:
+                self._do(kind, process.number, self._dice.below(200))
+        else:
+            self._do(kind, process.number)
+
+    def _lasting(self, kind: str, process: Process, seconds: float | None = None) -> None:
+        self._do(kind, process.number)
+
+        def undo() -> None:
+            if LASTING[kind] in self.world.possible(process):
+                self.clockwork.do(act(LASTING[kind], process.number))
+
+        self._later(self._duration() if seconds is None else seconds, undo)
+
+    def _partition(self, kind: str) -> None:
+        """Some of the ranks are cut off in one direction or in both, all for the same time."""
+        seconds, how = self._duration(), self._dice.pick((("mute",), ("deafen",), ("mute", "deafen")))
+        for process in self._alive():
+            if self._dice.chance(0.5):
+                for direction in how:
+                    self._lasting(direction, process, seconds)
+
+    def _zombie(self, kind: str) -> None:
+        """A rank falls silent until it is given up, another process takes its seat, and then the first is heard."""
+        alive = self._alive()
+        if alive:
+            process = self._dice.pick(alive)
+            self._lasting("mute", process, ZOMBIE[1] * self._staleness_s)
+            self._later(ZOMBIE[0] * self._staleness_s, lambda: self._knock(process.rank))
+
+    def _plague(self, kind: str) -> None:
+        """Nobody ships anything finite."""
+        for process in self._alive():
+            self._do("poison", process.number)
+
+    def _crash(self, kind: str) -> None:
+        alive = self._alive()
+        if alive and (len(alive) > 1 or self._dice.chance(0.2)):
+            self.kill(self._dice.pick(alive))
+
+    def kill(self, process: Process) -> None:
+        """A process is killed; it may take another with it, and may come back."""
+        self._do("crash", process.number, self._dice.below(4))
+        rest = self._alive()
+        if rest and self.site("two die at once"):
+            self._do("crash", self._dice.pick(rest).number)
+        if "return" in self.plan.kinds and self._dice.chance(0.7):
+            seat = process.rank
+            self._later(self._dice.long_tail(self._staleness_s / 8, self._staleness_s * 4), lambda: self._knock(seat))
+
+    def _knock(self, seat: int) -> None:
+        if not self.over and not self.world.over:
+            self._do("join", seat)
+
+    def _return(self, kind: str) -> None:
+        dead = sorted(rank for rank, process in self.world.seats.items() if not process.alive)
+        if dead:
+            self._do("join", self._dice.pick(dead))
+
+    def _anybody(self, kind: str) -> None:
+        self._do(kind)
+
+    def _full(self, kind: str) -> None:
+        self._do("full")
+        if self.world.averager.full:
+            self._later(self._duration(), lambda: self._do("full") if self.world.averager.full else None)
+
+    def _away(self, kind: str) -> None:
+        self.clockwork.away_until = self.clockwork.now + self._duration()
+
+    def _jump(self, kind: str) -> None:
+        alive = self._alive()
+        who = COORDINATOR if not alive or self._dice.chance(0.5) else self._dice.pick(alive).number
+        self._do("jump", who, 1 + self._dice.below(int(2 * self._staleness_s)))
+
+    def _die(self, kind: str) -> None:
+        self._do("die", COORDINATOR, self._dice.below(6))
+
+    def _wish(self, kind: str) -> None:
+        alive = self._alive()
+        self._do(kind, NOBODY if not alive or self._dice.chance(0.5) else self._dice.pick(alive).number)
+
+    # --- sites -------------------------------------------------------------------------------------------------------
+
+    def site(self, name: str) -> bool:
+        """Whether the site strikes now."""
+        if self.over or name not in self.plan.sites or not self._dice.chance(FIRES):
+            return False
+        self._fired[name] = self._fired.get(name, 0) + 1
+        return self._fired[name] <= MOST_PER_SITE
+
+    def _linger(self, kind: str) -> float:
+        name, factor = LINGERS.get(kind, ("", 1.0))
+        return factor if name and self.site(name) else 1.0
+
+    def heard(self, step: Step) -> None:
+        """A step has happened: is it a moment at which a fault is worst?"""
+        if self.over or self.world.over:
+            return
+        if self.plan.loss and step.action.kind in ("report", "control") and self._dice.chance(self.plan.loss):
+            self._do("cut", step.action.who)
+            return
+        kind = step.action.kind
+        if kind == "report" and step.turns:
+            self._after(step.action.who, AT_REPORT.get(type(getattr(step.turns[0].event, "message", None))))
+        elif kind == "upload" and self.world.processes[step.action.who].bulk_up:
+            self._after(step.action.who, ("dies while it uploads", "crash"))
+        elif kind == "step" and not self.world.processes[step.action.who].plans:
+            self._after(step.action.who, ("dies when its chunk is done", "cleanly"))
+        elif kind == "result":
+            self._after(step.action.who, ("dies before it acknowledges", "crash"))
+        elif kind == "reduce" and self.site("the coordinator is away"):
+            self.clockwork.away_until = self.clockwork.now + AWAY * self._staleness_s
+        if self.world.averager.bundles and not self.world.averager.full and self.site("the disk is full for a bundle"):
+            self._full(kind)
+        for turn in step.turns:
+            if turn.who == COORDINATOR:
+                for effect in turn.effects:
+                    self._sent(getattr(effect, "message", None))
+
+    def _sent(self, message: Any) -> None:
+        if message is None:
+            return
+        if message.__class__ is m.RequestParams:
+            if message.observer and message.cycle > 0:
+                self._after_send(message, ("dies as it joins", "crash"))
+        elif message.__class__ in AT_SEND:
+            self._after_send(message, AT_SEND[message.__class__])
+
+    def _after_send(self, message: Any, what: tuple[str, str]) -> None:
+        process = self.world.seats[message.rank]
+        if process.incarnation == message.incarnation:
+            self._after(process.number, what)
+
+    def _after(self, number: int, what: tuple[str, str] | None) -> None:
+        if what is not None and self.site(what[0]):
+            process = self.world.processes[number]
+            if process.alive and what[1] == "crash":
+                self._later(0.0, lambda: self.kill(process) if process.alive else None)
+            elif process.alive and what[1] == "cleanly":
+                self._later(0.0, lambda: self._do("crash", number))
+            elif process.alive:
+                self._later(0.0, lambda: self._do(what[1], number))
+
+
+def _one(kind: str) -> float:
+    """Nothing lingers any more."""
+    return 1.0
+
+
+STRIKES: dict[str, Callable[[Storm, str], None]] = {
+    "partition": Storm._partition, "crash": Storm._crash, "zombie": Storm._zombie, "plague": Storm._plague,
+    "return": Storm._return,
+    "full": Storm._full, "away": Storm._away, "jump": Storm._jump, "die": Storm._die, "join": Storm._anybody,
+    "abort": Storm._anybody,
+    "stop": Storm._wish, "checkpoint": Storm._wish, "evaluate": Storm._wish,
+}  # fmt: skip

@@ -1,0 +1,307 @@
+"""Faults and wishes: which could strike a world now, and what each of them does to it.
+
+A fault is never part of what happens by itself, so each is a function of its own here, by the kind of its action. One
+that finds nothing to strike any more does nothing: a schedule that is shortened stays a schedule.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .. import events as ev
+from .. import messages as m
+from .action import COORDINATOR, NOBODY, Action, act
+from .moves import control_arrives, report_arrives
+
+if TYPE_CHECKING:
+    from .process import Process
+    from .world import World
+
+__all__ = ["FAULTS", "die", "possible_faults"]
+
+Strike = Callable[["World", Action], None]
+CUT = "the connection was reset"
+UP, DOWN = ("drop", "duplicate", "overtake"), ("lose", "repeat", "swap")
+
+
+def possible_faults(world: World) -> Iterator[Action]:
+    """Every fault and wish that could strike now, for each process and then for the rest."""
+    for process in world.processes:
+        for kind in _of_process(world, process):
+            yield act(kind, process.number)
+    if world.averager.round is not None:
+        yield act("abort")
+    yield act("full")
+    yield act("jump", COORDINATOR, 1)
+    yield from (act("join", rank) for rank, peer in sorted(world.co.peers.items()) if not peer.alive)
+    yield act("join")
+    yield from (act(kind) for kind in ("checkpoint", "evaluate", "stop"))
+    yield act("die", COORDINATOR)
+
+
+def _of_process(world: World, process: Process) -> Iterator[str]:
+    if process.linked and process.alive:
+        yield "cut"
+    for lane, (lost, doubled, swapped) in ((process.up, UP), (process.down, DOWN)):
+        if lane and isinstance(lane[0], (m.Message, bytes)) and (lane is process.up or process.runs):
+            yield lost
+            yield doubled
+            if len(lane) > 1 and isinstance(lane[1], (m.Message, bytes)):
+                yield swapped
+    if not process.alive:
+        return
+    yield "crash"
+    if not process.paused:
+        yield "pause"
+    if not process.hung:
+        yield "hang"
+    if process.linked and not process.muted:
+        yield "mute"
+    if process.linked and not process.deafened:
+        yield "deafen"
+    if not process.poisoned:
+        yield "poison"
+    if not process.forges:
+        yield "forge"
+    if world.setup.callbacks:
+        yield "break"
+    yield "leave"
+
+
+def _process(world: World, action: Action) -> Process | None:
+    """The process that is meant, if it is there and alive."""
+    if not 0 <= action.who < len(world.processes):
+        return None
+    process = world.processes[action.who]
+    return process if process.alive else None
+
+
+# --- links ---------------------------------------------------------------------------------------------------------
+
+
+def _cut(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None and process.linked:
+        process.up.clear()
+        process.up.append(CUT)
+        process.bulk_up.clear()
+        process.muted = process.deafened = False
+        world.close(process, CUT)
+
+
+def _tampers(name: str, change: Callable[[World, Process, deque[Any]], None], least: int = 1) -> Strike:
+    """A fault that no link has: it changes the first `least` messages of a lane, with nobody told."""
+
+    def strike(world: World, action: Action) -> None:
+        process = world.processes[action.who]
+        lane: deque[Any] = getattr(process, name)
+        if len(lane) >= least and isinstance(lane[least - 1], (m.Message, bytes)) and (name == "up" or process.runs):
+            process.tampered = True
+            change(world, process, lane)
+
+    return strike
+
+
+def _lose_first(world: World, process: Process, lane: deque[Any]) -> None:
+    lane.popleft()
+
+
+def _swap_first(world: World, process: Process, lane: deque[Any]) -> None:
+    lane[0], lane[1] = lane[1], lane[0]
+
+
+def _report_twice(world: World, process: Process, lane: deque[Any]) -> None:
+    if not world.over:
+        report_arrives(world, process, lane[0])
+
+
+def _control_twice(world: World, process: Process, lane: deque[Any]) -> None:
+    control_arrives(world, process, lane[0])
+
+
+def _mute(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None and process.linked:
+        process.muted = True
+
+
+def _deafen(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None and process.linked:
+        process.deafened = True
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+
+def _crash(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        lost = min(action.amount, len(process.up))
+        for _ in range(lost):
+            process.up.pop()
+        _kill(world, process)
+
+
+def _kill(world: World, process: Process) -> None:
+    process.paused = False
+    if process.linked:
+        world.end(process)
+    else:  # its end of the link has been told already
+        process.alive = False
+        process.down.clear()
+        process.orders.clear()
+
+
+def _pause(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        process.paused = True
+
+
+def _hang(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        process.hung = True
+
+
+def _poison(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        process.poisoned = True
+
+
+def _forge(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        process.forges = True
+
+
+def _break(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        process.broken = not process.broken
+
+
+def _join(world: World, action: Action) -> None:
+    seat = None if action.who == NOBODY else action.who
+    if not world.over:
+        world.knock(seat)
+
+
+def _leave(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None and process.runs:
+        world.tell(process, ev.LeaveRequested())
+
+
+# --- wire ----------------------------------------------------------------------------------------------------------
+
+
+def _split(world: World, action: Action) -> None:
+    process = world.processes[action.who]
+    head = process.up[0] if process.up else None
+    if isinstance(head, bytes) and not world.over:
+        cut = action.amount % len(head)
+        process.up[0] = head[cut:]
+        report_arrives(world, process, head[:cut])
+
+
+def _crack(world: World, action: Action) -> None:
+    process = _process(world, action)
+    head = process.down[0] if process is not None and process.runs and process.down else None
+    if process is not None and isinstance(head, bytes):
+        cut = action.amount % len(head)
+        process.down[0] = head[cut:]
+        control_arrives(world, process, head[:cut])
+
+
+def _corrupt(world: World, action: Action) -> None:
+    _turn_bit(world.processes[action.who].up, action.amount)
+
+
+def _taint(world: World, action: Action) -> None:
+    _turn_bit(world.processes[action.who].down, action.amount)
+
+
+def _turn_bit(lane: deque[Any], where: int) -> None:
+    if lane and isinstance(lane[0], bytes):
+        frame = bytearray(lane[0])
+        frame[where % len(frame)] ^= 1 << (where % 8)
+        lane[0] = bytes(frame)
+
+
+def _sever(world: World, action: Action) -> None:
+    process = _process(world, action)
+    head = process.up[0] if process is not None and process.up else None
+    if process is not None and isinstance(head, bytes):
+        process.up.clear()
+        process.up.append(head[: action.amount % len(head)])
+        _kill(world, process)
+
+
+# --- everybody -----------------------------------------------------------------------------------------------------
+
+
+def _abort(world: World, action: Action) -> None:
+    current = world.averager.round
+    if current is not None and not world.over:
+        world.feed(ev.RoundAborted(current.opened.key, current.opened.attempt, "the averager raised"))
+
+
+def _full(world: World, action: Action) -> None:
+    world.averager.seen = None
+    world.averager.full = not world.averager.full
+
+
+def _jump(world: World, action: Action) -> None:
+    if action.who == COORDINATOR:
+        world.skew += action.amount
+    elif (process := _process(world, action)) is not None:
+        process.skew += action.amount
+
+
+def _die(world: World, action: Action) -> None:
+    if action.amount:
+        world.lasts = action.amount - 1
+    else:
+        die(world)
+
+
+def die(world: World) -> None:
+    """The coordinator is gone: every rank finds its link lost. The run ends here (see the module of `World`)."""
+    world.alive = False
+    for process in world.processes:
+        if process.linked:
+            world.close(process, "the coordinator is gone")
+
+
+def _wish(intent: m.IntentKind, order: ev.Operator) -> Strike:
+    def strike(world: World, action: Action) -> None:
+        process = _process(world, action)
+        if process is not None and process.runs:
+            world.tell(process, ev.Wish(intent))
+        elif action.who == NOBODY:
+            world.feed(ev.OperatorRequest(order))
+
+    return strike
+
+
+def _start(world: World, action: Action) -> None:
+    world.feed(ev.OperatorRequest(ev.Operator.START))
+
+
+FAULTS: dict[str, Strike] = {
+    "cut": _cut, "drop": _tampers("up", _lose_first), "lose": _tampers("down", _lose_first),
+    "duplicate": _tampers("up", _report_twice), "repeat": _tampers("down", _control_twice),
+    "overtake": _tampers("up", _swap_first, 2), "swap": _tampers("down", _swap_first, 2),
+    "mute": _mute, "deafen": _deafen, "crash": _crash, "pause": _pause, "hang": _hang,
+    "poison": _poison, "forge": _forge, "break": _break, "join": _join, "leave": _leave,
+    "split": _split, "crack": _crack,
+    "corrupt": _corrupt, "taint": _taint, "sever": _sever, "abort": _abort, "full": _full, "jump": _jump, "die": _die,
+    "checkpoint": _wish(m.IntentKind.CHECKPOINT_NOW, ev.Operator.CHECKPOINT),
+    "evaluate": _wish(m.IntentKind.EVAL_NOW, ev.Operator.EVAL),
+    "stop": _wish(m.IntentKind.STOP_NOW, ev.Operator.STOP), "start": _start,
+}  # fmt: skip

@@ -1,0 +1,24 @@
+"""What a run must not do, and how it is said."""
+
+from __future__ import annotations
+
+__all__ = ["Violation", "require"]
+
+
+class Violation(Exception):
+    """A named invariant does not hold: `name` is its id in protocol section 16, `text` says what was seen."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+        self.text = text
+
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
+        """Its two parts, so that it comes whole out of another process."""
+        return Violation, (self.name, self.text)
+
+
+def require(holds: bool, name: str, text: str) -> None:
+    """Raise `Violation` unless it holds. For checks whose text costs nothing; others ask first and raise then."""
+    if not holds:
+        raise Violation(name, text)

@@ -1,0 +1,447 @@
+"""`World`: a whole run in one process, moved by actions.
+
+    world = World(Setup(ranks=3, samples=24))
+    while world.enabled():
+        world.do(world.enabled()[0])        # the dullest run there is
+    assert world.finished
+
+`enabled` lists what can happen without a fault, in a stable order, dullest first; `faults` what could strike. Who
+chooses among them (a schedule file, a seeded simulator, a breadth-first search, hypothesis) is somebody else's matter,
+and how many faults are allowed too. Every event of the coordinator goes through the ghost and the checks of the books.
+
+Time stands still unless an action says so: `tick` moves it to the next deadline, and `do(action, at)` to `at`. So a
+caller without clocks explores orders, and one with clocks says when.
+
+The lanes are those of a link: in order, and what is lost is lost from the end of the link on. A process that is killed
+leaves behind what it had written. What the coordinator sends into a link that is down fails, and it hears of that later
+(N-10). A coordinator that is killed, if it must be in the middle of a batch of effects (`lasts`), ends the run here: a
+rank has no way back to another one (reattachment, M-42).
+
+`snapshot` is a tuple of parts, each the same object as before while nothing in it has changed, so that a caller can
+intern them; `load` puts back only the parts that differ from what is there. In wire mode there is no snapshot: bytes
+that are half read belong to the production `Link`, which has none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
+
+import attrs
+
+from .. import effects as fx
+from .. import events as ev
+from .. import messages as m
+from ..coordinator import Coordinator
+from ..errors import LocalProtocolError
+from ..ledger import Resume
+from ..policies import Policies
+from ..wire import PayloadCodec, Role
+from ..worker import Worker, WorkerSettings
+from .action import COORDINATOR, NOBODY, Action, act
+from .averager import Averager
+from .frames import Frames
+from .ghost import Ghost
+from .invariants import books, ending, explained, parked, steps_meet
+from .moves import AGAIN, OF_AVERAGER, OF_PROCESS, tick, tick_all
+from .process import Process
+from .setup import Setup, greeting
+from .strikes import FAULTS, die, possible_faults
+from .violation import Violation
+
+__all__ = ["Step", "Turn", "World"]
+
+TO_AVERAGER = (
+    fx.OpenRound, fx.AdmitContribution, fx.RemoveFromRound, fx.AbortRound, fx.CloseRound, fx.SaveConsensus,
+    fx.WriteMeta,
+)  # fmt: skip
+
+
+@attrs.frozen
+class Turn:
+    """One event of one machine (`COORDINATOR`, or the number of a process), and the effects it had."""
+
+    who: int
+    event: Any
+    effects: tuple[Any, ...]
+
+
+@attrs.frozen
+class Step:
+    """What an action led to: the turns of the machines, in order. `moved` says what went over a bulk lane."""
+
+    action: Action
+    at: float
+    turns: tuple[Turn, ...]
+    moved: str = ""
+
+    @property
+    def events(self) -> tuple[tuple[int, Any], ...]:
+        """Every event, with the machine that took it."""
+        return tuple((turn.who, turn.event) for turn in self.turns)
+
+    @property
+    def effects(self) -> tuple[tuple[int, Any], ...]:
+        """Every effect, with the machine that gave it."""
+        return tuple((turn.who, effect) for turn in self.turns for effect in turn.effects)
+
+
+def _unheard(mark: str) -> None:
+    """Nobody asked for marks."""
+
+
+class World:
+    """See the module. `codec` is the payload codec of the frames and belongs to a setup with `wire`. `resume` is the
+    record of a run before (K-12), `policies` replaces what decides. `reached` is told of every mark (`marks.py`)."""
+
+    def __init__(self, setup: Setup, *, codec: PayloadCodec | None = None, resume: Resume | None = None,
+                 now: float = 0.0, policies: Policies | None = None) -> None:  # fmt: skip
+        if setup.wire and codec is None:
+            raise LocalProtocolError("a world in wire mode needs a codec; give one, such as MsgpackCodec()")
+        self.setup = setup
+        self.config = setup.config()
+        self.now = now
+        self.skew = 0.0
+        self.policies = policies
+        self.co = Coordinator(self.config, now=now, engine=setup.engine, resume=resume, policies=policies)
+        self.processes: list[Process] = []
+        self.seats: dict[int, Process] = {}
+        self.failed: dict[int, deque[tuple[int, int, int]]] = {}
+        self.averager = Averager(setup, gamma=self.config.gamma)
+        self.ghost = Ghost()
+        self.finish: fx.Finish | None = None
+        self.alive = True
+        self.lasts: int | None = None
+        self.touched: dict[int, None] = {}
+        self.reached: Callable[[str], None] = _unheard
+        self._codec = codec
+        self._inbox: deque[Any] = deque()
+        self._turns: list[Turn] = []
+        self.moved = ""
+        self._moves = True
+        self._co_seen: tuple[Any, ...] | None = None
+        self._knocks = 0
+        for _ in range(setup.ranks):
+            self.knock()
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """The run ended well: Stopped, with everything covered."""
+        return self.finish is not None and self.finish.status == "ok"
+
+    @property
+    def over(self) -> bool:
+        """The run has ended, well or not, or its coordinator has."""
+        return self.finish is not None or not self.alive
+
+    def enabled(self) -> tuple[Action, ...]:
+        """All that can happen without a fault, dullest first: deliveries, then work, then time."""
+        found: list[Action] = []
+        late: list[Action] = []
+        for process in self.processes:
+            for kind in self.possible(process):
+                (late if kind in ("step", "resume", "recover", "heal") else found).append(act(kind, process.number))
+        found += [act(kind) for kind in self.of_averager()]
+        if self.due() is not None:
+            late.append(act("tick"))
+        return (*found, *late)
+
+    def possible(self, process: Process) -> list[str]:
+        """The kinds of what can happen with one process."""
+        return process.possible(over=self.over, failing=bool(self.failed.get(process.number)))
+
+    def of_averager(self) -> Iterator[str]:
+        """The kinds of what can happen at the averager."""
+        if self.averager.collected and not self.over:
+            yield "reduce"
+        if self.averager.bundles and self.alive:
+            yield "write"
+
+    def faults(self) -> tuple[Action, ...]:
+        """Every fault that could strike now; how many may is for the caller to say."""
+        return () if self.over else tuple(possible_faults(self))
+
+    def due(self) -> float | None:
+        """The next deadline of any machine that runs, in virtual seconds."""
+        found = [] if self.over else [self.due_of(COORDINATOR)]
+        found += [self.due_of(process.number) for process in self.processes if process.runs]
+        return min((due for due in found if due is not None), default=None)
+
+    def due_of(self, who: int) -> float | None:
+        """The next deadline of one machine, in virtual seconds."""
+        if who == COORDINATOR:
+            due = self.co.poll_timeout() if self.alive else None
+            return None if due is None else due - self.skew
+        process = self.processes[who]
+        due = process.worker.poll_timeout()
+        return None if due is None else due - process.skew
+
+    # --- making it happen ------------------------------------------------------------------------------------------
+
+    def do(self, action: Action, at: float | None = None) -> Step:
+        """Make it happen, at second `at` or now. Raises `Violation` when an invariant breaks, `LocalProtocolError` for
+        an action that cannot happen now or a time that lies back."""
+        if at is not None:
+            if at < self.now:
+                raise LocalProtocolError(f"{action} at {at} lies before {self.now}; actions come in the order of time")
+            self.now = at
+        self._moves, self._turns, self.touched, self.moved = at is None, [], {}, ""
+        self.ghost.seen = process = None
+        if action.who >= 0:
+            if action.who >= len(self.processes):
+                raise LocalProtocolError(f"{action}: there is no process {action.who} yet")
+            process = self.processes[action.who]
+            self.touch(process)
+        self._happen(action, process)
+        for number in self.touched:
+            steps_meet(self.co, self.ghost, self.processes[number], bool(self.failed.get(number)))
+        return Step(action, self.now, tuple(self._turns), self.moved)
+
+    def _happen(self, action: Action, process: Process | None) -> None:
+        kind = action.kind
+        if kind in FAULTS:
+            FAULTS[kind](self, action)
+        elif kind == "tick" and action.who == NOBODY:
+            tick_all(self, moves=self._moves)
+        elif kind == "tick":
+            tick(self, action.who)
+        elif process is not None and kind in self.possible(process):
+            OF_PROCESS[kind](self, process)
+            more = AGAIN.get(kind)
+            for _ in range(action.amount - 1):
+                if more is None or not more(process) or self.over:
+                    break
+                OF_PROCESS[kind](self, process)
+        elif process is None and kind in self.of_averager():
+            OF_AVERAGER[kind](self)
+        else:
+            raise LocalProtocolError(f"{action} cannot happen now")
+
+    def touch(self, process: Process) -> None:
+        """Something in the process changes."""
+        process.seen = None
+        self.touched[process.number] = None
+
+    # --- the coordinator -------------------------------------------------------------------------------------------
+
+    def feed(self, event: Any) -> None:
+        """One event into the coordinator, and whatever its effects lead to at once. After the end nobody listens."""
+        self._inbox.append(event)
+        while self._inbox and not self.over:
+            self._turn(self._inbox.popleft())
+        self._inbox.clear()
+
+    def _turn(self, event: Any) -> None:
+        co = self.co
+        self._co_seen = None
+        if event.__class__ is ev.Received and event.message.__class__ is m.SyncAck:
+            ack = event.message
+            self.ghost.acks.add((ack.cycle, ack.attempt, ack.rank, ack.incarnation))
+            if ack.cycle <= co.cycle.finished:
+                self.reached("late acknowledgement after finalize")
+        elif event.__class__ is ev.SendFailed and event.token[2] in co.peers[event.token[0]].tokens:
+            self.reached("a plan was taken back")
+        if self.now + self.skew > co.late_after:
+            self.reached("the coordinator was away")
+        try:
+            co.handle(event, self.now + self.skew)
+        except Exception as error:
+            raise Violation("I22", f"{type(event).__name__} made the coordinator raise {error!r}") from error
+        effects = co.take_ready().effects
+        self._turns.append(Turn(COORDINATOR, event, effects))
+        if effects:
+            self.ghost.begin(effects)
+            for effect in effects:
+                if self.lasts == 0:
+                    die(self)
+                    break
+                if self.lasts is not None:
+                    self.lasts -= 1
+                self.ghost.see(co, effect)
+                self._perform(effect)
+        if self.alive and (effects or self.setup.thorough):
+            books(co)
+        if event.__class__ is ev.Tick and not self.over:
+            explained(co)
+
+    def _perform(self, effect: Any) -> None:
+        kind = effect.__class__
+        if kind is fx.Send:
+            process = self.process_of(effect.rank, effect.incarnation)
+            if not process.linked:
+                self.failed.setdefault(process.number, deque()).append(effect.token)
+                self.touched[process.number] = None
+            else:
+                self._to_process(process, effect.message)
+        elif kind in TO_AVERAGER:
+            self._inbox.extend(self.averager.perform(effect))
+            self.offer()
+        elif kind is fx.Admit:
+            self._admit(effect)
+        elif kind is fx.CloseLink:
+            self.close(self.process_of(effect.rank, effect.incarnation))
+        elif kind is fx.SendFenced:
+            process = self.process_of(effect.rank, effect.incarnation)
+            if process.linked:
+                self._to_process(process, m.Fenced(
+                    generation=self.co.generation, incarnation=self.co.peers[effect.rank].incarnation,
+                    cycle=effect.cycle, why=effect.why,
+                ))  # fmt: skip
+        elif kind is fx.Finish:
+            self.finish = effect
+            ending(self.co, self.ghost, effect.status)
+            for process in self.processes:
+                self.close(process)
+
+    def process_of(self, rank: int, incarnation: int) -> Process:
+        """The process that is, or was, this life of a rank."""
+        found = self.seats[rank]
+        if found.incarnation != incarnation:
+            found = next(p for p in self.processes if (p.rank, p.incarnation) == (rank, incarnation))
+        return found
+
+    def _admit(self, effect: fx.Admit) -> None:
+        settings = self._settings(effect.rank, effect.incarnation, effect.welcome)
+        number = len(self.processes)
+        worker = Worker.create(settings, self.now, self.setup.engine)
+        process = Process(number, effect.rank, effect.incarnation, worker, float(number + 1))
+        process.lacks_static = self.setup.stateful and effect.welcome.status == m.WelcomeStatus.JOINING
+        if self._codec is not None and self.setup.wire:
+            process.frames = Frames(self._codec, lambda mark: self.reached(mark))
+        self.processes.append(process)
+        self.seats[effect.rank] = process
+        self.ghost.begin_life(process)
+        self.touch(process)
+
+    def _settings(self, rank: int, incarnation: int, welcome: m.Welcome | None = None) -> WorkerSettings:
+        if welcome is None:
+            config = self.co.config
+            welcome = m.Welcome(rank=rank, incarnation=incarnation, generation=self.co.generation, control_seq=0,
+                                status=m.WelcomeStatus.FORMING, report_seq=0,
+                                config=config.welcome(self.setup.samples, self.setup.ranks))  # fmt: skip
+        return WorkerSettings.from_welcome(welcome, self.config.run_id, self.setup.callbacks)
+
+    def knock(self, seat: int | None = None) -> None:
+        """A process says hello; `seat` is the rank it wants."""
+        self._knocks += 1
+        self.feed(ev.HelloReceived(self._knocks, greeting(self.setup, seat)))
+
+    def close(self, process: Process, cause: str | None = None) -> None:
+        """The coordinator's end of a link goes: on purpose, or for a cause, and then what is under way is lost."""
+        if process.linked:
+            process.linked = False
+            self.touch(process)
+            if cause is not None:
+                process.down.clear()
+                process.bulk_down.clear()
+            if process.alive:
+                process.down.append(cause)
+
+    def _to_process(self, process: Process, message: Any) -> None:
+        self.touch(process)
+        process.down.append(message if process.frames is None else process.frames.say(Role.COORDINATOR, message))
+
+    # --- the processes ---------------------------------------------------------------------------------------------
+
+    def tell(self, process: Process, event: Any) -> None:
+        """One event into a worker, and its orders."""
+        self.touch(process)
+        worker = process.worker
+        before, throttle = worker.phase, worker.throttle
+        try:
+            worker.handle(event, self.now + process.skew)
+        except Exception as error:
+            raise Violation("I22", f"{type(event).__name__} made process {process.number} raise {error!r}") from error
+        parked(process, before, throttle, event)
+        effects = worker.take_ready().effects
+        self._turns.append(Turn(process.number, event, effects))
+        for effect in effects:
+            if effect.__class__ is fx.Reporting:
+                self._from_process(process, effect.report)
+            elif effect.__class__ is fx.Stop:
+                process.ended = effect
+            else:
+                process.orders.append(effect)
+        if process.ended is not None and process.alive:
+            self.end(process)
+        self.settle(process)
+
+    def settle(self, process: Process) -> None:
+        """The training process carries out the orders at hand, up to the first that takes time."""
+        while process.at_once:
+            order = process.orders.popleft()
+            if order.__class__ is fx.Adopt:
+                process.adopt(order, self.config.alpha)
+                self.ghost.adopt(process, order, self.config.alpha)
+            else:
+                process.obey(order)
+
+    def _from_process(self, process: Process, report: m.Report) -> None:
+        if isinstance(report, m.SnapshotReady):
+            process.said = (report.cycle, report.attempt)
+        elif isinstance(report, m.SyncAck) and process.said != (report.cycle, report.attempt):
+            raise Violation("I16", f"process {process.number} acknowledges a cycle before its snapshot is ready")
+        if process.linked:
+            process.up.append(report if process.frames is None else process.frames.say(Role.RANK, report))
+
+    def end(self, process: Process) -> None:
+        """A process is over: what it has written still arrives, then its lane ends."""
+        process.alive = process.linked = False
+        process.up.append(None)
+        process.down.clear()
+        process.bulk_down.clear()
+        process.orders.clear()
+        self.touch(process)
+
+    def offer(self) -> None:
+        """Results for everyone who is ready for one (R-9)."""
+        for process in self.seats.values():
+            result = self.averager.result(process.rank, process.incarnation)
+            if result is not None and process.linked:
+                process.bulk_down.append(result)
+                self.touch(process)
+
+    # --- as a value -----------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """(rest, coordinator, averager, ghost, processes): plain and hashable, parts unchanged are the same objects."""
+        if self.setup.wire:
+            raise LocalProtocolError("a world in wire mode has no snapshot: its links hold bytes that are half read")
+        if self._co_seen is None:
+            self._co_seen = self.co.snapshot()
+        failed = tuple((number, tuple(tokens)) for number, tokens in sorted(self.failed.items()) if tokens)
+        seats = tuple((rank, process.number) for rank, process in sorted(self.seats.items()))
+        rest = (self.now, self.skew, self.alive, self.lasts, self.finish, self._knocks, failed, seats)
+        lives = tuple((p.rank, p.incarnation, p.snapshot()) for p in self.processes)
+        return rest, self._co_seen, self.averager.snapshot(), self.ghost.snapshot(), lives
+
+    def load(self, snapshot: Iterable[Any]) -> None:
+        """Become the world that the snapshot was made of. Parts that are there already are left as they are, so to go
+        from one snapshot to a near one costs only what differs."""
+        rest, coordinator, averager, ghost, lives = snapshot
+        self.now, self.skew, self.alive, self.lasts, self.finish, self._knocks, failed, seats = rest
+        self.failed = {number: deque(tokens) for number, tokens in failed}
+        if self._co_seen is not coordinator:
+            self.co = Coordinator.restore(self.config, coordinator, engine=self.setup.engine, policies=self.policies)
+            self._co_seen = coordinator
+        self.averager.load(averager)
+        self.ghost.load(ghost)
+        del self.processes[len(lives) :]
+        for number, (rank, incarnation, inside) in enumerate(lives):
+            settings = self._settings(rank, incarnation)
+            if number == len(self.processes):
+                self.processes.append(Process(number, rank, incarnation, Worker.create(settings, 0.0), 0.0))
+            process = self.processes[number]
+            process.rank, process.incarnation = rank, incarnation
+            process.load(inside, settings, self.setup.engine)
+        self.seats = {rank: self.processes[number] for rank, number in seats}
+
+    @classmethod
+    def restore(cls, setup: Setup, snapshot: Iterable[Any]) -> Self:
+        """A world that is what the snapshot was made of: the same actions have the same effects from here on."""
+        made = cls(setup)
+        made.load(snapshot)
+        return made

@@ -1,0 +1,101 @@
+"""Three policies of one's own: a guard, a balancer, a failure detector. docs/guides/write-a-policy.md explains them.
+
+    cd docs/examples
+    paceline conform policy own_policies:PatientGuard --kind guard
+    paceline conform policy own_policies:EqualSteps --kind cadence
+    paceline conform policy own_policies:TwiceTheSlowest --kind detector
+"""
+
+from paceline.core.cadence import CadencePhase
+from paceline.core.cadence_inputs import NudgeDown, Stable, SuppressGrowth
+from paceline.core.detector import Learned
+
+
+class PatientGuard:
+    """Nudges the window down when the divergence was above 1 for five cycles, and says nothing before."""
+
+    reports_telemetry = True
+    claims = ("nudges", "free_of_world")
+
+    def __init__(self):
+        self.above = 0
+
+    def observe(self, cycle):
+        self.above = self.above + 1 if cycle.signal > 1.0 else 0
+        if self.above >= 5:
+            self.above = 0
+            return NudgeDown(0.5)
+        return SuppressGrowth() if self.above else Stable()
+
+    def saved(self):
+        return {"guard": "patient", "above": self.above}
+
+    def restore(self, saved):
+        if saved.get("guard") != "patient" or type(saved.get("above")) is not int or saved["above"] < 0:
+            return False
+        self.above = saved["above"]
+        return True
+
+
+class EqualSteps:
+    """The same number of steps for every rank, however slow; only nudges change it."""
+
+    claims = ()
+    calibrated = hinted = False
+    phase = CadencePhase.PROBE
+
+    def __init__(self, *, ranks, anchor, cap, **knobs):
+        self.ranks, self.anchor, self.cap = list(ranks), anchor, cap
+        self.counts, self.overshoots = {}, {}
+        self._spread()
+
+    def _spread(self):
+        steps = self.anchor if self.cap is None else max(1, min(self.anchor, self.cap // max(1, len(self.ranks))))
+        self.counts = dict.fromkeys(self.ranks, steps)
+
+    def ms(self, rank):
+        return 0.0
+
+    def report(self, report, voters):
+        pass
+
+    def apply(self, verdict):
+        if isinstance(verdict, NudgeDown) and 0 <= verdict.factor <= 1:
+            self.anchor = max(1, int(self.anchor * verdict.factor))
+            self._spread()
+
+    def stage_slack(self, rank, ms):
+        pass
+
+    def overshoot(self, rank, reduce_ms, max_overshoot):
+        self.overshoots[rank] = 1 if max_overshoot == "auto" else min(1, max_overshoot)
+        return self.overshoots[rank]
+
+    def forget(self, rank):
+        self.overshoots.pop(rank, None)
+
+    def admit(self, rank):
+        self.ranks = sorted({*self.ranks, rank})
+        self._spread()
+
+    def saved(self):
+        return {"cadence": "equal", "ranks": self.ranks, "anchor": self.anchor}
+
+    def restore(self, saved):
+        if saved.get("cadence") != "equal" or saved.get("ranks") != self.ranks:
+            return False
+        self.anchor = saved["anchor"]
+        self._spread()
+        return True
+
+
+class TwiceTheSlowest:
+    """Twice the longest of the last durations."""
+
+    claims = ("learns",)
+
+    def deadline(self, durations, limits):
+        usable = [duration for duration in durations if 0 < duration < 1e9]
+        if len(usable) < 3:
+            return Learned(limits.initial, len(durations))
+        return Learned(max(limits.floor, min(2 * max(usable), limits.most)), len(durations))

@@ -1,0 +1,90 @@
+"""`paceline simulate` and `paceline replay` of a schedule: what they print, write and end with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.backends.cli import cli
+from paceline.core.cycle import Cycle
+from paceline.core.errors import CheckpointError, ConfigError
+from paceline.core.simulation.schedule import Schedule, ScheduleError
+
+SMALL = ("--ranks", "3", "--processes", "1")
+
+
+def call(*words: str) -> tuple[int, str]:
+    """Exit code and output; an error of ours is raised."""
+    done = CliRunner().invoke(cli, words, standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.return_value or 0, done.output
+
+
+def test_a_campaign_says_what_it_came_upon(tmp_path: Path) -> None:
+    code, out = call("simulate", *SMALL, "--seeds", "3", "--out", str(tmp_path / "none"))
+
+    assert code == 0
+    assert out.startswith("3 runs of 3 ranks, faults storm: ")
+    assert "\na rank died" in out and "\nnever reached: " in out
+    assert out.endswith("every invariant holds\n")
+    assert not (tmp_path / "none").exists()
+
+
+def test_processes_change_nothing_of_the_result() -> None:
+    words = ("simulate", "--ranks", "2", "--seeds", "4", "--faults", "flaky", "--policy", "sync", "--json")
+    alone, together = call(*words, "--processes", "1"), call(*words, "--processes", "2")
+
+    assert alone == together
+    facts = json.loads(alone[1])
+    assert facts["seeds"] == 4 and facts["failures"] == []
+
+
+def test_a_failure_leaves_a_short_schedule_that_replays_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Cycle, "gate_complete", lambda self, event: self.owing == 0 if self.forming else True)
+    code, out = call("simulate", "--ranks", "2", "--seed", "1", "--faults", "calm", "--out", str(tmp_path))
+    file = tmp_path / "seed-1.schedule"
+    schedule = Schedule.parse(file.read_text())
+
+    assert code == 1
+    assert f"schedule of seed 1: {file}, for `paceline replay`" in out
+    assert schedule.breaks is not None and f"seed 1: {schedule.breaks}" in out
+    code, told = call("replay", str(file))
+    assert code == 0, "it breaks what the file says that it breaks"
+    assert told.splitlines()[-1].startswith(f"{schedule.breaks} is broken")
+    monkeypatch.undo()
+    code, told = call("replay", str(file))
+    assert code == 1 and "was expected to break and holds" in told
+
+
+def test_a_run_can_be_kept_replayed_and_drawn(tmp_path: Path) -> None:
+    call("simulate", *SMALL, "--seed", "2", "--keep", "--set", "anchor=3", "--out", str(tmp_path))
+    file = str(tmp_path / "seed-2.schedule")
+    code, whole = call("replay", file)
+    _, part = call("replay", file, "--until", "5", "--explain")
+    _, drawn = call("replay", file, "--diagram")
+
+    assert code == 0 and "\nknob anchor 3\n" in Path(file).read_text()
+    assert whole.splitlines()[:5] == part.splitlines()[:5]
+    assert "E" in part.splitlines()[-2] and part.splitlines()[-1].startswith("stopped at ")
+    assert drawn.startswith("sequenceDiagram\n    participant C as coordinator\n")
+    assert drawn.splitlines()[-1].startswith("%% every invariant holds")
+
+
+def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.schedule"
+    bad.write_text("paceline schedule 1\n0.0 fly 1\n")
+
+    with pytest.raises(ConfigError, match="choose one of calm"):
+        call("simulate", "--faults", "rain")
+    with pytest.raises(ConfigError, match="no knob 'speed'"):
+        call("simulate", "--set", "speed=1")
+    with pytest.raises(ScheduleError, match="line 2: there is no action 'fly'"):
+        call("replay", str(bad))
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        call("replay", str(tmp_path / "nothing"))

@@ -1,0 +1,77 @@
+"""Faults that users of comparable systems have met with the state of optimizers; ids are in the docstrings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from paceline.backends.checkpoint import load_optimizer, restore_optimizer, save_optimizer
+from paceline.backends.flat import FlatModel
+from paceline.backends.schema import schema_of
+from paceline.core.errors import CheckpointError
+
+
+def one_number(at: float) -> nn.Module:
+    """A model of one parameter."""
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(at)
+    return model
+
+
+def test_momentum_stays_with_its_rank_over_an_average() -> None:
+    """F41, R-17: adoption writes parameters and leaves the optimizer alone. From 1 and 3, with momentum 1 and -1, to 2;
+    then a step without a gradient goes on by the momentum: 2 - 0.1 * 0.9 and 2 + 0.1 * 0.9."""
+    after = []
+    for at, gradient in ((1.0, 1.0), (3.0, -1.0)):
+        model = one_number(at + 0.1 * gradient)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        model.weight.grad = torch.tensor([[gradient]])
+        optimizer.step()
+        assert model.weight.item() == pytest.approx(at)
+        FlatModel(model, schema_of(model)).adopt(memoryview(torch.tensor([2.0]).numpy().view("u1")))
+        model.weight.grad = torch.zeros(1, 1)
+        optimizer.step()
+        after.append(model.weight.item())
+
+    assert after == [pytest.approx(1.91), pytest.approx(2.09)]
+
+
+def test_the_step_count_of_adam_stays_with_its_rank() -> None:
+    """F41: it corrects the bias of averages that this rank has made, so it is of this rank, and whole."""
+    model = one_number(1.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model.weight.grad = torch.ones(1, 1)
+        optimizer.step()
+    FlatModel(model, schema_of(model)).adopt(memoryview(torch.tensor([2.0]).numpy().view("u1")))
+
+    assert [state["step"].item() for state in optimizer.state.values()] == [3.0]
+
+
+def test_a_state_that_does_not_exist_yet_is_said_to_and_is_a_fresh_start(tmp_path: Path) -> None:
+    """F42: an optimizer makes its state at its first step; saved before it, there is none to lose."""
+    fresh = torch.optim.Adam(one_number(1.0).parameters(), lr=0.1)
+    save_optimizer(tmp_path / "o.safetensors", fresh, {"rank": "0"})
+    other = torch.optim.Adam(one_number(1.0).parameters(), lr=0.1)
+    restore_optimizer(tmp_path / "o.safetensors", other, 0)
+
+    assert not load_optimizer(tmp_path / "o.safetensors")["state"] and not other.state
+
+
+def test_a_state_that_lacks_a_parameter_is_refused_by_its_place(tmp_path: Path) -> None:
+    """F42, K-12: a library that reads a missing entry as nothing to do would train it without its history."""
+    model = nn.Linear(2, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    del optimizer.state[model.bias]
+    save_optimizer(tmp_path / "o.safetensors", optimizer, {"rank": "0"})
+    other = torch.optim.Adam(nn.Linear(2, 3).parameters(), lr=0.1)
+
+    with pytest.raises(CheckpointError, match=r"no state for parameter 1 of group 0"):
+        restore_optimizer(tmp_path / "o.safetensors", other, 0)
+    assert not other.state

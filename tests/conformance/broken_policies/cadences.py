@@ -1,0 +1,157 @@
+"""Balancers with one thing wrong each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from paceline.core.cadence import Balancer
+from paceline.core.cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
+
+CALLS = itertools.count()
+
+
+class WantsFewArguments(Balancer):
+    """Knows ranks and anchor, and nothing else."""
+
+    def __init__(self, ranks: list[int], anchor: int) -> None:
+        super().__init__(ranks=ranks, anchor=anchor)
+
+
+class DividesByCost(Balancer):
+    """Trusts that every rank has a cost."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        voters = list(voters)
+        _ = [1.0 / report.wall_ms[rank] for rank in voters]
+        super().report(report, voters)
+
+
+class CountsInFractions(Balancer):
+    """Half a step is a step."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        super().report(report, voters)
+        self.counts = {rank: count * 0.5 for rank, count in self.counts.items()}  # type: ignore[misc]
+
+
+class StarvesTheSlow(Balancer):
+    """A rank that is much slower than the others gets nothing."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        voters = list(voters)
+        super().report(report, voters)
+        fastest = max(self.counts[rank] for rank in voters)
+        self.counts.update({rank: 0 for rank in voters if self.counts[rank] * 8 < fastest})
+
+
+class LongerThanAnEpoch(Balancer):
+    """Knows no cap."""
+
+    def _fit_cap(self) -> None:
+        self.cap_binding = False
+
+
+class DriftsByItself(Balancer):
+    """Depends on how often it was called in this process."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        super().report(report, voters)
+        self.counts = {rank: count + next(CALLS) % 3 for rank, count in self.counts.items()}
+
+
+class GrowsUnasked(Balancer):
+    """Commits its proposal without waiting for a verdict."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        super().report(report, voters)
+        if self.proposal is not None:
+            self.anchor, self.proposal = self.proposal, None
+
+
+class GrowsWhenSuppressed(Balancer):
+    """Any verdict is a yes."""
+
+    def apply(self, verdict: Verdict) -> None:
+        super().apply(Stable() if isinstance(verdict, SuppressGrowth) else verdict)
+
+
+class TakesTheNudgeBack(Balancer):
+    """The Stable of the guard erases the nudge of the meta-controller (17.1 #28)."""
+
+    def apply(self, verdict: Verdict) -> None:
+        before = self.anchor
+        super().apply(verdict)
+        if isinstance(verdict, NudgeDown):
+            self.proposal = before
+
+
+class ForgetsItsCounts(Balancer):
+    """Starts with equal counts after a restart."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        taken = super().restore(saved)
+        self.counts = dict.fromkeys(self.ranks, self.anchor)
+        return taken
+
+
+class TakesOtherRanks(Balancer):
+    """A record of another cohort is better than none."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        super().restore(saved)
+        return True
+
+
+class KnowsNoNewcomers(Balancer):
+    """Who was not there at the start has no count."""
+
+    def admit(self, rank: int) -> None:
+        if rank in self.ranks:
+            super().admit(rank)
+
+
+class RunsAway(Balancer):
+    """An overshoot for as long as a reduce takes, however long that is."""
+
+    def overshoot(self, rank: int, reduce_ms: float | None, max_overshoot: int | str) -> int:
+        self.overshoots[rank] = int(min(reduce_ms or 0.0, 1e9))
+        return self.overshoots[rank]
+
+
+class Equalizes(Balancer):
+    """Claims that it balances, and gives everybody the same."""
+
+    claims: ClassVar[tuple[str, ...]] = ("balances",)
+
+    def _recount(self, slow: float) -> None:
+        self.counts.update(dict.fromkeys(self.voters, self.anchor))
+
+
+class BalancesInSecret(Balancer):
+    """Balances, and does not say so."""
+
+    claims: ClassVar[tuple[str, ...]] = ("grows",)
+
+
+class NeverGrows(Balancer):
+    """Claims that it grows, and keeps its anchor."""
+
+    def _commit(self, relax_up: bool) -> None:
+        self.proposal = None
+
+
+class GrowsInSecret(Balancer):
+    """Grows, and does not say so."""
+
+    claims: ClassVar[tuple[str, ...]] = ("balances",)
+
+
+class StopsInARun(Balancer):
+    """Its counts vanish when a run has begun to average: whoever reads them finds nothing."""
+
+    def apply(self, verdict: Verdict) -> None:
+        super().apply(verdict)
+        if len(self.voters) == 3 and self.calibrations > 1:
+            self.counts = {}

@@ -1,0 +1,78 @@
+"""Failure detectors with one thing wrong each."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from paceline.core.detector import FixedDetector, Learned, LearnedDetector, Limits
+
+
+class AnswersInSeconds(LearnedDetector):
+    """A number without the numbers behind it."""
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Any:
+        return super().deadline(durations, limits).seconds
+
+
+class MeanOfNothing(LearnedDetector):
+    """Divides by the number of durations, which may be 0."""
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        sum(durations) / len(durations)
+        return super().deadline(durations, limits)
+
+
+class KnowsNoLimits(LearnedDetector):
+    """The largest duration, ten times."""
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        return Learned(10 * max(durations, default=limits.initial), len(durations))
+
+
+class RemembersOthers(LearnedDetector):
+    """Keeps the longest deadline it has ever given, to whichever rank."""
+
+    longest: float = 0.0
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        found = super().deadline(durations, limits)
+        self.longest = max(self.longest, found.seconds)
+        return attrs.evolve(found, seconds=max(limits.floor, min(self.longest, limits.most)))
+
+
+class SuspectsHabits(LearnedDetector):
+    """Half the median: who is as slow as ever is late."""
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        found = super().deadline(durations, limits)
+        if found.median is None:
+            return found
+        return attrs.evolve(found, seconds=max(limits.floor, min(found.median / 2, limits.most)))
+
+
+class LearnsBackwards(LearnedDetector):
+    """The slower a rank has been, the sooner it is suspected: but never below what it always takes."""
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        found = super().deadline(durations, limits)
+        if found.median is None or not 0 < found.median < limits.most:
+            return found
+        seconds = max(limits.floor, min(limits.most, limits.most / found.median))
+        return attrs.evolve(found, seconds=seconds)
+
+
+class LearnsInSecret(LearnedDetector):
+    """Learns, and does not say so."""
+
+    claims: ClassVar[tuple[str, ...]] = ()
+
+
+class OneForAll:
+    """Claims that it learns, and has one deadline."""
+
+    claims: ClassVar[tuple[str, ...]] = ("learns",)
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        return FixedDetector(20.0).deadline(durations, limits)

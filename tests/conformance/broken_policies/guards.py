@@ -1,0 +1,108 @@
+"""Guards with one thing wrong each."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from paceline.core.cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
+from paceline.core.guard import GrowthGuard, GuardInput, LevelGuard
+
+CALLS = itertools.count()
+
+
+class TelemetryByName(LevelGuard):
+    """Says in words whether it reports telemetry."""
+
+    reports_telemetry: ClassVar[Any] = "yes"
+
+
+class DividesByTheNorm(LevelGuard):
+    """Looks at the rank with the largest norm, which may be none."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        norms = cycle.pre_norms or {}
+        largest = max(norms, key=lambda rank: norms[rank])
+        return super().observe(cycle) if norms[largest] >= 0 else Stable()
+
+
+class NudgesByTheSignal(GrowthGuard):
+    """Nudges by one over the divergence, whatever that is."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        verdict = super().observe(cycle)
+        return NudgeDown(1.0 / max(cycle.signal, 1e-6)) if isinstance(verdict, NudgeDown) else verdict
+
+
+class AnswersInWords(LevelGuard):
+    """A verdict of its own kind."""
+
+    def observe(self, cycle: GuardInput) -> Any:
+        return "stable"
+
+
+class CountsItsCalls(LevelGuard):
+    """Every seventh cycle of the process is suspicious."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        return SuppressGrowth() if next(CALLS) % 7 == 0 and cycle.signal > 1e-5 else Stable()
+
+
+class ForgetsAtRestart(GrowthGuard):
+    """Restores all but its streaks."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        return super().restore({**saved, "hard_streak": 0, "soft_streak": 0})
+
+
+class SavesObjects(LevelGuard):
+    """What it saves is no JSON."""
+
+    def saved(self) -> dict[str, Any]:
+        return {**super().saved(), "last": Stable()}
+
+
+class TakesAnyRecord(LevelGuard):
+    """Any history will do."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        self.recent = [1.0]
+        return True
+
+
+class RemembersEverything(LevelGuard):
+    """Keeps every divergence of the run."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        self.recent = [*self.recent, cycle.signal]
+        return Stable()
+
+
+class NeverSatisfied(LevelGuard):
+    """Suppresses growth whenever there is any divergence."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        return SuppressGrowth() if cycle.signal > 0 else Stable()
+
+
+class ClaimsToNudge(LevelGuard):
+    """Says that it nudges, and never does."""
+
+    claims: ClassVar[tuple[str, ...]] = ("nudges",)
+
+
+class NudgesInSecret(GrowthGuard):
+    """Nudges, and does not say so."""
+
+    claims: ClassVar[tuple[str, ...]] = ("free_of_world",)
+
+
+class CountsRanks(LevelGuard):
+    """Adds the divergences of all ranks up."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        total = sum(value for value in cycle.divergences.values() if math.isfinite(value))
+        return SuppressGrowth() if total > 1.0 else Stable()
+

@@ -1,0 +1,77 @@
+"""Lanes without a bound, without copies, and in each other's way."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import trio
+
+from paceline.core.errors import TransportError
+from paceline.core.messages import BulkBlock
+from paceline.transports.api import Channel
+
+from .base import SoundChannel, SoundTransport
+
+
+class Pumping(SoundChannel):
+    """Sends blocks from a queue of its own, in a task that nobody waits for."""
+
+    bound: float = math.inf
+
+    def __init__(self, inner: Channel) -> None:
+        super().__init__(inner)
+        self.queue, self.waiting = trio.open_memory_channel[tuple[BulkBlock, memoryview]](self.bound)
+        self.pump: Any = None
+
+    async def send_bulk(self, block: BulkBlock, data: memoryview) -> None:
+        if self.pump is None:
+            self.pump = trio.lowlevel.spawn_system_task(self.run)
+        await self.queue.send((block, self.kept(data)))
+
+    def kept(self, data: memoryview) -> memoryview:
+        return memoryview(bytes(data))
+
+    async def run(self) -> None:
+        try:
+            async for block, data in self.waiting:
+                await self.inner.send_bulk(block, data)
+        except TransportError:
+            self.waiting.close()
+
+    async def aclose(self) -> None:
+        self.queue.close()
+        await self.inner.aclose()
+
+
+class UnboundedBuffering(SoundTransport):
+    """A sender is never held back."""
+
+    layer = Pumping
+
+
+class SendsFromReusedMemory(SoundTransport):
+    """Returns before the bytes are gone, and without a copy of them."""
+
+    class layer(Pumping):
+        bound = 4
+
+        def kept(self, data: memoryview) -> memoryview:
+            return data
+
+
+class ControlBehindBulk(SoundTransport):
+    """One connection, one writer for both lanes."""
+
+    class layer(SoundChannel):
+        def __init__(self, inner: Channel) -> None:
+            super().__init__(inner)
+            self.writer = trio.Lock()
+
+        async def send(self, message: Any) -> None:
+            async with self.writer:
+                await self.inner.send(message)
+
+        async def send_bulk(self, block: BulkBlock, data: memoryview) -> None:
+            async with self.writer:
+                await self.inner.send_bulk(block, data)

@@ -1,0 +1,308 @@
+"""What the conformance kits share: checks, levels, capabilities both ways, outcomes and reports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from paceline.core.conformance import (
+    CheckFailed,
+    Kit,
+    Level,
+    NotChecked,
+    Outcome,
+    Report,
+    Status,
+    ensure,
+    raising,
+    run_check,
+    run_kit,
+)
+from paceline.core.errors import ConfigError, LocalProtocolError, TransportError
+
+DOC = "guides/page.md#heading"
+
+
+@attrs.define
+class Box:
+    """What the checks of these tests look at."""
+
+    value: int = 1
+    seen: list[str] = attrs.field(factory=list)
+
+
+def boxes() -> Kit[Box]:
+    return Kit(name="boxes", version=3, capabilities={"large": "holds more than nine", "loud": "speaks"})
+
+
+def run(main: Callable[[], Awaitable[object]]) -> object:
+    async def body() -> object:
+        return await main()
+
+    return asyncio.run(body())
+
+
+def kit_of(body: Callable[[Box], Any], *, level: Level = Level.L1, **options: Any) -> Kit[Box]:
+    kit = boxes()
+    body.__doc__ = body.__doc__ or "A box is a box."
+    kit.check("B101", level, doc=DOC, **options)(body)
+    return kit
+
+
+def only_outcome(kit: Kit[Box], claims: dict[str, bool] | None = None) -> Outcome:
+    report = run_kit(kit, Box(), target="box", claims=claims or {"large": False, "loud": False}, run=run)
+    (outcome,) = report.outcomes
+    return outcome
+
+
+# --- how a check ends
+
+
+def test_a_check_that_returns_has_passed() -> None:
+    outcome = only_outcome(kit_of(lambda box: ensure(box.value == 1, "not one")))
+
+    assert (outcome.status, outcome.message, outcome.ok) == (Status.PASSED, "", True)
+
+
+def test_a_broken_promise_is_a_failure_with_its_text() -> None:
+    outcome = only_outcome(kit_of(lambda box: ensure(box.value == 2, "1 where 2 is due")))
+
+    assert (outcome.status, outcome.message, outcome.ok) == (Status.FAILED, "1 where 2 is due", False)
+
+
+def test_anything_else_that_is_raised_is_an_error_and_ends_nothing() -> None:
+    kit = kit_of(lambda box: 1 // 0)
+    kit.check("B102", Level.L1, doc=DOC)(later)
+
+    report = run_kit(kit, Box(), target="box", claims={"large": False, "loud": False})
+
+    assert [(each.id, each.status) for each in report.outcomes] == [("B101", Status.ERROR), ("B102", Status.PASSED)]
+    assert report.outcomes[0].message == "ZeroDivisionError: integer division or modulo by zero"
+
+
+def later(box: Box) -> None:
+    """Comes after."""
+    box.seen.append("later")
+
+
+def test_what_cannot_be_looked_at_is_said() -> None:
+    def body(box: Box) -> None:
+        raise NotChecked("this system lists no descriptors")
+
+    outcome = only_outcome(kit_of(body))
+
+    assert (outcome.status, outcome.message) == (Status.NOT_CHECKED, "this system lists no descriptors")
+    assert outcome.ok
+
+
+def test_an_interrupt_is_no_outcome() -> None:
+    def body(box: Box) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        only_outcome(kit_of(body))
+
+
+@pytest.mark.parametrize(
+    ("errors", "status", "message"),
+    [
+        ([ValueError("a"), CheckFailed("broken"), NotChecked("b")], Status.FAILED, "broken"),
+        ([ValueError("a"), NotChecked("missing")], Status.NOT_CHECKED, "missing"),
+        ([ValueError("a"), TypeError("b")], Status.ERROR, "ValueError: a; TypeError: b"),
+    ],
+    ids=["failure", "not checked", "error"],
+)
+def test_of_a_group_the_weightiest_counts(errors: list[Exception], status: Status, message: str) -> None:
+    """Tasks of a nursery raise together."""
+
+    def body(box: Box) -> None:
+        raise ExceptionGroup("tasks", [ExceptionGroup("inner", errors)])
+
+    outcome = only_outcome(kit_of(body))
+
+    assert (outcome.status, outcome.message) == (status, message)
+
+
+def test_coroutine_functions_run_through_what_was_given() -> None:
+    async def body(box: Box) -> None:
+        await asyncio.sleep(0)
+        ensure(box.value == 2, "seen in a loop")
+
+    kit = kit_of(body)
+
+    assert only_outcome(kit).message == "seen in a loop"
+    assert "nothing was given that runs those" in run_check(kit.checks[0], Box()).message
+
+
+# --- capabilities, both ways
+
+
+def test_a_claim_is_tested() -> None:
+    kit = kit_of(lambda box: ensure(box.value > 9, "claims to be large and is not"), needs="large")
+
+    assert only_outcome(kit, {"large": True, "loud": False}).status is Status.FAILED
+
+
+def test_what_is_not_claimed_is_said_to_be_so() -> None:
+    kit = kit_of(lambda box: ensure(False, "not to be called"), needs="large")
+
+    outcome = only_outcome(kit)
+
+    assert (outcome.status, outcome.message, outcome.ok) == (Status.NOT_CLAIMED, "large is not claimed", True)
+
+
+def test_what_is_not_claimed_has_to_fail_as_documented() -> None:
+    def lacks(box: Box) -> None:
+        ensure(box.value < 10, "holds more than nine all the same: claim it")
+
+    kit = kit_of(lambda box: None, needs="large", unclaimed=lacks)
+
+    assert run_check(kit.checks[0], Box(5), claimed=False).status is Status.NOT_CLAIMED
+    modest = run_check(kit.checks[0], Box(50), claimed=False)
+    assert modest.status is Status.FAILED
+    assert modest.message == "large is not claimed: holds more than nine all the same: claim it"
+
+
+@pytest.mark.parametrize("claims", [{}, {"large": True}, {"large": True, "loud": False, "small": True}])
+def test_every_capability_is_declared_and_no_other(claims: dict[str, bool]) -> None:
+    with pytest.raises(ConfigError, match=r"\['large', 'loud'\]"):
+        run_kit(boxes(), Box(), target="box", claims=claims)
+
+
+# --- kits
+
+
+def three_levels() -> Kit[Box]:
+    kit = boxes()
+
+    @kit.check("B201", Level.L2, doc=DOC)
+    def second(box: Box) -> None:
+        """The third one declared first."""
+
+    @kit.check("B001", Level.L0, doc=DOC)
+    def found(box: Box) -> None:
+        """It can be found.
+
+        And this is not part of what is asserted.
+        """
+        ensure(box.value > 0, "there is no box")
+
+    @kit.check("B101", Level.L1, doc=DOC)
+    def first(box: Box) -> None:
+        """It has
+        a first."""
+
+    return kit
+
+
+def test_checks_go_by_level_and_id_and_tell_what_they_assert() -> None:
+    checks = three_levels().checks
+
+    assert [(check.id, check.name) for check in checks] == [("B001", "found"), ("B101", "first"), ("B201", "second")]
+    assert [check.asserts for check in checks[:2]] == ["It can be found.", "It has a first."]
+
+
+@pytest.mark.parametrize(
+    ("level", "only", "ids"),
+    [
+        (Level.L3, (), ["B001", "B101", "B201"]),
+        (Level.L1, (), ["B001", "B101"]),
+        (Level.L0, ("second", "B101"), ["B101", "B201"]),
+    ],
+)
+def test_a_selection_is_a_level_or_some_names(level: Level, only: tuple[str, ...], ids: list[str]) -> None:
+    assert [check.id for check in three_levels().select(level=level, only=only)] == ids
+
+
+def test_a_name_that_no_check_has_is_told_the_ids() -> None:
+    with pytest.raises(ConfigError, match="no check 'B999' in the kit boxes; its checks are B001, B101, B201"):
+        three_levels().select(only=["B999"])
+
+
+def test_what_fails_at_the_door_is_not_judged_further() -> None:
+    report = run_kit(three_levels(), Box(0), target="box", claims={"large": False, "loud": False})
+
+    assert [each.status for each in report.outcomes] == [Status.FAILED, Status.NOT_CHECKED, Status.NOT_CHECKED]
+
+
+def test_a_kit_refuses_what_would_make_it_unclear() -> None:
+    kit = kit_of(later)
+    with pytest.raises(LocalProtocolError, match="two checks B101"):
+        kit.check("B101", Level.L1, doc=DOC)(later)
+    with pytest.raises(LocalProtocolError, match="needs 'small'"):
+        kit.check("B102", Level.L1, doc=DOC, needs="small")(later)
+    with pytest.raises(LocalProtocolError, match="docstring"):
+        kit.check("B103", Level.L1, doc=DOC)(lambda box: None)
+
+
+# --- what a check says
+
+
+def test_raising_takes_the_right_kind_with_the_right_words() -> None:
+    with raising(TransportError, "a dial", naming=["box:1"]):
+        raise TransportError("nobody at box:1")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (None, "a dial raised nothing where TransportError is due"),
+        (ValueError("x"), r"a dial raised ValueError \(x\) where TransportError is due"),
+        (TransportError("nobody"), "does not name 'box:1': nobody"),
+        (CheckFailed("other"), "^other$"),
+    ],
+    ids=["nothing", "kind", "words", "failure inside"],
+)
+def test_raising_says_what_came_in_place_of_it(error: Exception | None, text: str) -> None:
+    with pytest.raises(CheckFailed, match=text), raising(TransportError, "a dial", naming=["box:1"]):
+        if error is not None:
+            raise error
+
+
+# --- reports
+
+
+def report() -> Report:
+    return run_kit(
+        three_levels(),
+        Box(0),
+        target="box",
+        claims={"loud": True, "large": False},
+        rerun="conform box --check {}".format,
+    )
+
+
+def test_a_report_is_json_that_says_everything() -> None:
+    plain = json.loads(report().to_json())
+
+    assert plain["kit"] == "boxes" and plain["kit_version"] == 3 and plain["level"] == "L3" and plain["ok"] is False
+    assert plain["claims"] == {"large": False, "loud": True}
+    assert plain["counts"] == {"passed": 0, "failed": 1, "not_claimed": 0, "not_checked": 2, "error": 0}
+    assert plain["outcomes"][0] == {
+        "id": "B001",
+        "name": "found",
+        "level": "L0",
+        "status": "failed",
+        "message": "there is no box",
+        "asserts": "It can be found.",
+        "doc": DOC,
+        "rerun": "conform box --check B001",
+    }
+
+
+def test_the_same_run_gives_the_same_report() -> None:
+    """No time, no date, no path."""
+    assert report().to_json() == report().to_json()
+
+
+def test_a_display_hears_of_each_outcome_as_it_comes() -> None:
+    heard: list[Outcome] = []
+    claims = {"large": False, "loud": False}
+    done = run_kit(three_levels(), Box(), target="box", claims=claims, on_outcome=heard.append)
+
+    assert tuple(heard) == done.outcomes and done.ok

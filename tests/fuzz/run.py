@@ -1,0 +1,106 @@
+"""Fuzz one target for a while:  python tests/fuzz/run.py codec --seconds 60
+
+With the optional engine (`pip install atheris`) its coverage guidance is used, else the loop of `engine.py`. A finding
+is printed, shrunk, and kept as a file under tests/fuzz/corpus/TARGET/, which the suite replays from then on; the exit
+code is then 1. `all` takes the targets one after the other and divides the time. `--keep N` adds to the corpus the N
+inputs that together run most of what the campaign has seen and the seeds do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import importlib.util
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FunctionType
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from fuzz.engine import Report, Target, campaign, fault_of, inputs, keep
+from fuzz.mutate import LONGEST
+from fuzz.schedules import broken_schedule
+from fuzz.targets import TARGETS
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0, or 1 when something was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", choices=[*TARGETS, "all"])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=None, help="repeats a campaign of the own loop")
+    parser.add_argument("--keep", type=int, default=0, metavar="N", help="inputs to add to the corpus")
+    parser.add_argument("--engine", choices=["auto", "own"], default="auto")
+    options = parser.parse_args(arguments)
+    names = list(TARGETS) if options.target == "all" else [options.target]
+    if options.engine == "auto" and len(names) == 1 and importlib.util.find_spec("atheris") is not None:
+        return _with_atheris(TARGETS[names[0]], options.seconds)
+    seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
+    print(f"seed {seed}")
+    found = 0
+    for name in names:
+        found += _own(TARGETS[name], random.Random(seed), options.seconds / len(names), options.keep)
+    return min(found, 1)
+
+
+def _own(target: Target, rng: random.Random, seconds: float, most: int) -> int:
+    begun = time.monotonic()
+    report = campaign(target, rng, seconds=seconds, first=[data for _, data in inputs(target)])
+    took = max(time.monotonic() - begun, 1e-9)
+    print(f"{target.name}: {report.runs} inputs, {report.runs / took:.0f} a second, {len(report.steps)} steps between "
+          f"lines, {len(report.kept)} kept, at most {report.heaviest:.0%} of the work allowed, "
+          f"{len(report.findings)} findings")  # fmt: skip
+    for finding in report.findings:
+        print(f"  {finding}\n  kept as {keep(target, _name('found', finding.data), finding.data)}")
+        if target.name == "schedule" and (found := broken_schedule(finding.data)) is not None:
+            path = Path(__file__).parents[1] / "schedules" / f"{_name('found', finding.data)}.schedule"
+            path.write_text(str(found), encoding="utf-8")
+            print(f"  and as {path}: paceline replay {path}")
+    for data in _chosen(target, report, most):
+        keep(target, _name("seen", data), data)
+    return len(report.findings)
+
+
+def _chosen(target: Target, report: Report, most: int) -> list[bytes]:
+    """Greedily the inputs that add most steps per input, small ones first among equals."""
+    seen = {data: fault_of(target, data)[1].steps for data in sorted(report.kept, key=len) if len(data) <= 1024}
+    chosen: list[bytes] = []
+    known = set().union(*(fault_of(target, data)[1].steps for data in target.seeds()))
+    while seen and len(chosen) < most:
+        best = max(seen, key=lambda data: len(seen[data] - known))
+        if not seen[best] - known:
+            break
+        known |= seen.pop(best)
+        chosen.append(best)
+    return chosen
+
+
+def _with_atheris(target: Target, seconds: float) -> int:
+    """Hand the target to the optional engine, which ends the process itself: with 77 at a finding."""
+    import atheris
+
+    for function in [found for found in gc.get_objects() if isinstance(found, FunctionType)]:
+        if (function.__module__ or "").startswith(("paceline.core.", "paceline.transports.")):
+            atheris.instrument_func(function)
+    folder = Path(__file__).parent / "corpus" / target.name
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f"paceline-fuzz-{target.name}-"))
+    for number, data in enumerate(target.seeds()):
+        (scratch / f"seed-{number}").write_bytes(data)
+    flags = [f"-max_total_time={int(seconds)}", f"-max_len={LONGEST}", f"-artifact_prefix={folder}/found-"]
+    # What a run returns is a status to the engine.
+    atheris.Setup([sys.argv[0], *flags, str(scratch), str(folder)], lambda data: (target.run(data), None)[1])
+    atheris.Fuzz()
+    return 0
+
+
+def _name(kind: str, data: bytes) -> str:
+    return f"{kind}-{hashlib.sha256(data).hexdigest()[:12]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

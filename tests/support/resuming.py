@@ -1,0 +1,28 @@
+"""A run that goes on from the record of another one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from paceline.core import effects as fx
+from paceline.core.ledger import Resume
+
+from .cohort import Cohort
+
+
+def record_of(effects: list[Any]) -> dict[str, Any]:
+    """The last meta record of a run, after its way through a file."""
+    written = [effect.record for effect in effects if isinstance(effect, fx.WriteMeta)]
+    kept: dict[str, Any] = json.loads(json.dumps(written[-1]))
+    return kept
+
+
+def resumed(first: Cohort, **knobs: Any) -> Cohort:
+    """A cohort that goes on; its ghost knows what the first one's ghost has seen merged."""
+    cohort = Cohort(resume=Resume.read(record_of(first.effects)), save_path="runs", **knobs)
+    ghost = cohort.ghost
+    ghost.merged, ghost.trained = dict(first.ghost.merged), dict.fromkeys(first.ghost.merged, 1)
+    ghost.version, ghost.closed = first.ghost.version, list(first.ghost.closed)
+    ghost.realized = {0: first.ghost.version}
+    return cohort

@@ -1,0 +1,210 @@
+"""The kit itself, the transport it looks at, and how its coroutines are run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, raising, run_kit
+from ...core.errors import ConfigError
+from ..api import Capabilities, Channel, Credentials, Transport
+from ..registry import find_transport
+
+__all__ = [
+    "CREDENTIALS",
+    "KIT",
+    "NO_DIAL",
+    "PAGE",
+    "Bench",
+    "Killable",
+    "Pair",
+    "bench_for",
+    "claimed_by",
+    "conform",
+    "due",
+    "make_transport",
+    "run_within",
+    "within",
+]
+
+PAGE = "guides/write-a-transport.md"
+"""The page below docs/ that explains every check of this kit."""
+
+KIT: Kit[Bench] = Kit(
+    name="transport",
+    version=1,
+    capabilities={
+        "across_processes": "another process of this host can dial the listener's URL",
+        "across_hosts": "the listener's URL names a host, so that other hosts can dial it",
+        "authenticated": "who does not know run id and token is refused",
+        "separate_bulk": "control passes while nobody reads bulk at all",
+    },
+)
+
+CREDENTIALS = Credentials(run_id=bytes(range(16)), token=bytes(range(32)))
+"""What both ends of every check know, in processes of their own too."""
+
+NO_DIAL = 3
+"""The exit code of `peer` when it could not dial."""
+
+Open = Callable[[], AbstractAsyncContextManager[tuple[Transport, str]]]
+"""A fresh transport and an address at which nobody listens yet; what it needs is there until it is left."""
+
+Pair = tuple[Channel, Channel]
+"""Both ends of one channel: the rank's, the coordinator's."""
+
+Killable = tuple[Channel, Callable[[], None]]
+"""The coordinator's end of a channel, and what ends the process at the other end as `kill -9` does."""
+
+
+@attrs.frozen(kw_only=True)
+class Bench:
+    """The transport under test, and what the checks may take for granted.
+
+    Fields:
+        target: what reports call it.
+        open: gives a fresh transport and a free address.
+        address: what a process of its own is told, so that it can make the transport too: `scheme://…` of a registered
+            transport or `package.module:factory`. None when it can't be told; then no check starts a process.
+        registered: whether the scheme is meant to be found by its entry point.
+        clogged: gives both ends of a channel on which the rank cannot send a block, because nobody takes it. Left
+            open, the kit floods a channel until it is.
+        killable: gives a channel to a process that has sent `heartbeat(1)`, and what kills it. Left open, the kit
+            starts one of its own, if `address` and the transport's capabilities allow.
+        stranger: connects to a listener's URL as any other program would, and gives the open stream. Left open, the kit
+            knows how to knock at `…://host:port` and at `…:///path`.
+        heartbeat_s: one heartbeat period, in which a control message must arrive whatever bulk does (N-5).
+        evidence_s: the time in which the death of a peer must be evidenced.
+        limit_s: the time in which a dial to nobody, and a handshake that stands still, must end.
+        patience_s: after this a check is taken to hang.
+        thorough: whether to repeat often and use many channels.
+    """
+
+    target: str
+    open: Open
+    address: str | None = None
+    registered: bool = False
+    clogged: Callable[[], AbstractAsyncContextManager[Pair]] | None = None
+    killable: Callable[[], AbstractAsyncContextManager[Killable]] | None = None
+    stranger: Callable[[str], Awaitable[trio.abc.Stream]] | None = None
+    credentials: Credentials = CREDENTIALS
+    heartbeat_s: float = 1.0
+    evidence_s: float = 5.0
+    limit_s: float = 60.0
+    patience_s: float = 120.0
+    thorough: bool = True
+
+    def times(self, thorough: int, fast: int) -> int:
+        """How often: as the profile says."""
+        return thorough if self.thorough else fast
+
+
+def bench_for(target: str, **options: Any) -> Bench:
+    """The bench for a URL `scheme://…`, or for `package.module:factory@scheme://…`.
+
+    The second form is for a transport that is not installed: the factory takes no arguments and returns a `Transport`,
+    and what follows the `@` is an address to listen at. The address is used again and again, one listener at a time.
+    `options` are further fields of the bench.
+
+    Raises:
+        ConfigError: the target has neither form. A transport that cannot be made is found by a check of L0.
+    """
+    factory, _, url = target.partition("@")
+    if "://" in factory or ":" not in factory:
+        factory, url = "", target
+    if "://" not in url:
+        raise ConfigError(f"{target!r} is no transport: write scheme://address or module:factory@scheme://address")
+
+    @asynccontextmanager
+    async def fresh() -> AsyncIterator[tuple[Transport, str]]:
+        yield make_transport(factory or url), url
+
+    return Bench(target=target, open=fresh, address=factory or url, registered=not factory, **options)
+
+
+def make_transport(address: str) -> Transport:
+    """The transport that `Bench.address` stands for."""
+    if "://" in address:
+        return find_transport(address)
+    module, _, name = address.partition(":")
+    try:
+        transport: Transport = getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"the transport {address!r} cannot be made: {error}") from error
+    return transport
+
+
+def conform(
+    bench: Bench,
+    *,
+    level: Level = Level.L3,
+    only: Sequence[str] = (),
+    on_outcome: Callable[[Outcome], None] | None = None,
+) -> Report:
+    """Run the kit over a transport, up to `level` or the checks that `only` names by id or name.
+
+    Whatever is wrong with the transport is in the report and not raised. `on_outcome` hears of each check as it ends.
+
+    Raises:
+        ConfigError: `only` names no check.
+    """
+    return run_kit(
+        KIT,
+        bench,
+        target=bench.target,
+        claims=claimed_by(bench),
+        run=run_within(bench.patience_s),
+        level=level,
+        only=only,
+        rerun=f"paceline conform transport {bench.target} --check {{}}".format,
+        on_outcome=on_outcome,
+    )
+
+
+def claimed_by(bench: Bench) -> dict[str, bool]:
+    """What the transport of a bench claims, by the names of the kit; nothing at all if it cannot be made, which a check
+    of L0 will tell."""
+
+    async def look() -> Capabilities:
+        async with bench.open() as (transport, _):
+            return transport.capabilities
+
+    try:
+        claimed = trio.run(look)
+    except Exception:
+        return dict.fromkeys(KIT.capabilities, False)
+    return {name: bool(getattr(claimed, name, False)) for name in KIT.capabilities}
+
+
+def run_within(patience_s: float) -> Run:
+    """Runs a check under trio; one that does not end in this time has failed."""
+
+    def run(main: Callable[[], Awaitable[object]]) -> object:
+        async def bounded() -> None:
+            with within(patience_s, "the whole check"):
+                await main()
+
+        return trio.run(bounded)
+
+    return run
+
+
+@contextmanager
+def within(seconds: float, what: str) -> Iterator[None]:
+    """The block must end in this time, and is cancelled if it does not: `CheckFailed`."""
+    with trio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise CheckFailed(f"{what} did not end within {seconds:g} s")
+
+
+@contextmanager
+def due(kind: type[Exception], what: str, seconds: float, *, naming: Sequence[str] = ()) -> Iterator[None]:
+    """The block must raise this kind of exception in this time; see `raising`."""
+    with within(seconds, what), raising(kind, what, naming=naming):
+        yield

@@ -1,0 +1,133 @@
+"""L2, what a slow peer does: it holds its sender back, with bounded memory, and never its heartbeats (N-5)."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from ...core.conformance import CheckFailed, Level, ensure
+from ...core.errors import TransportError
+from ...core.messages import Exiting
+from ..api import Channel
+from .kit import KIT, PAGE, Bench, within
+from .stage import UNREAD_BYTES, beacon, block, clogged, heartbeat, pair, pattern, quiet, receive_in_order
+
+__all__: list[str] = []
+
+BACK_PRESSURE = f"{PAGE}#back-pressure"
+LANES = f"{PAGE}#two-lanes"
+
+LONG = Exiting(reason="x" * 900_000)
+"""A message near the cap of an unwelcomed rank, for filling a control lane."""
+
+MOVING_BYTES = 2 * 1024 * 1024
+
+
+@KIT.check("T241", Level.L2, doc=BACK_PRESSURE)
+async def a_full_bulk_lane_holds_its_sender_back(bench: Bench) -> None:
+    """A sender of blocks waits while its peer reads none, with at most 64 MiB taken from it, and goes on as they are
+    read, nothing lost."""
+    async with clogged(bench) as (_, coordinator, flood, nursery):
+        stuck_at = flood.sent
+        await receive_in_order(coordinator, range(stuck_at + 1))
+        flood.read = stuck_at + 1
+        await flood.until_stuck(bench.evidence_s)
+        ensure(flood.sent > stuck_at, "a sender that was held back did not go on when its blocks were read")
+        nursery.cancel_scope.cancel()
+
+
+@KIT.check("T242", Level.L2, doc=BACK_PRESSURE)
+async def a_full_control_lane_holds_its_sender_back(bench: Bench) -> None:
+    """A sender of messages waits, or gives the peer up with `TransportError`, while nobody reads; at most 64 MiB are
+    taken from it."""
+    limit = UNREAD_BYTES // len(LONG.reason)
+    sent = 0
+    async with pair(bench) as (rank, _), trio.open_nursery() as nursery:
+
+        async def talk() -> None:
+            nonlocal sent
+            try:
+                for _ in range(limit):
+                    await rank.send(LONG)
+                    sent += 1
+            except TransportError:
+                return
+
+        nursery.start_soon(talk)
+        seen = -1
+        while seen != sent:
+            seen = sent
+            await quiet(0.02)
+        ensure(sent < limit, f"took {UNREAD_BYTES >> 20} MiB of messages from a sender whose peer read nothing")
+        nursery.cancel_scope.cancel()
+
+
+@KIT.check("T251", Level.L2, doc=LANES)
+async def moving_blocks_do_not_delay_control(bench: Bench) -> None:
+    """While large blocks pass both ways, every heartbeat and beacon arrives within one heartbeat period (N-5)."""
+    async with pair(bench) as both, trio.open_nursery() as nursery:
+        rank, coordinator = both
+        for sender, receiver in (both, both[::-1]):
+            nursery.start_soon(_send_for_ever, sender)
+            await nursery.start(_receive_for_ever, receiver)
+        await _beat(rank, coordinator, bench.times(50, 10), bench.heartbeat_s)
+        nursery.cancel_scope.cancel()
+
+
+async def _send_for_ever(channel: Channel) -> None:
+    data = pattern(MOVING_BYTES)
+    while True:
+        await channel.send_bulk(block(MOVING_BYTES), data)
+
+
+async def _receive_for_ever(channel: Channel, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    """Counts as started when the first block has come."""
+    memory = memoryview(bytearray(MOVING_BYTES))
+    await channel.receive_bulk(lambda header: memory[: header.bytes])
+    task_status.started()
+    while True:
+        await channel.receive_bulk(lambda header: memory[: header.bytes])
+
+
+async def _beat(rank: Channel, coordinator: Channel, count: int, heartbeat_s: float) -> None:
+    for number in range(1, count + 1):
+        with within(heartbeat_s, f"heartbeat {number}, while the bulk lane is full,"):
+            await rank.send(heartbeat(number))
+            ensure(await coordinator.receive() == heartbeat(number), "a heartbeat came as something else")
+        with within(heartbeat_s, f"beacon {number}, while the bulk lane is full,"):
+            await coordinator.send(beacon(number))
+            ensure(await rank.receive() == beacon(number), "a beacon came as something else")
+
+
+async def control_waits_behind_bulk(bench: Bench) -> None:
+    """Without `separate_bulk` a heartbeat may wait for blocks that nobody reads, and must arrive when they are read."""
+    async with clogged(bench) as (rank, coordinator, _, nursery):
+        late = _Late(coordinator)
+        nursery.start_soon(late.run)
+        nursery.start_soon(rank.send, heartbeat(1))
+        with trio.move_on_after(bench.heartbeat_s):
+            await late.came.wait()
+            raise CheckFailed("control passes although nobody reads bulk: claim separate_bulk")
+        await nursery.start(_receive_for_ever, coordinator)
+        with within(bench.evidence_s, "a heartbeat after the blocks before it were read"):
+            await late.came.wait()
+        nursery.cancel_scope.cancel()
+
+
+@attrs.define(eq=False)
+class _Late:
+    channel: Channel
+    came: trio.Event = attrs.field(factory=trio.Event)
+
+    async def run(self) -> None:
+        await self.channel.receive()
+        self.came.set()
+
+
+@KIT.check("T252", Level.L2, doc=LANES, needs="separate_bulk", unclaimed=control_waits_behind_bulk)
+async def unread_blocks_do_not_delay_control(bench: Bench) -> None:
+    """While the bulk lane is full and nobody reads it, every heartbeat and beacon arrives within one heartbeat period
+    (N-5)."""
+    async with clogged(bench) as (rank, coordinator, _, nursery):
+        await _beat(rank, coordinator, bench.times(100, 20), bench.heartbeat_s)
+        nursery.cancel_scope.cancel()

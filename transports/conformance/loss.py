@@ -1,0 +1,131 @@
+"""L3, the end of a channel: told at once, told once, and nothing after it."""
+
+from __future__ import annotations
+
+import trio
+
+from ...core.conformance import CheckFailed, Level, ensure, raising
+from ...core.errors import TransportError
+from ..api import Channel
+from .kit import KIT, PAGE, Bench, due, within
+from .stage import Landing, beacon, block, every_call, heartbeat, meet, pair, pattern, quiet
+
+__all__: list[str] = []
+
+DOC = f"{PAGE}#the-end-of-a-channel"
+
+
+@KIT.check("T311", Level.L3, doc=DOC)
+async def the_end_is_told_to_both_lanes(bench: Bench) -> None:
+    """When the peer closes, what waits on either lane gets a `TransportError` that names the peer, within the time for
+    evidence (M-17)."""
+    told: list[str] = []
+
+    async with pair(bench) as (rank, coordinator):
+
+        async def wait(name: str) -> None:
+            with raising(TransportError, f"{name}, blocked while the peer closed,", naming=[coordinator.peer]):
+                await every_call(coordinator, beacon(1))[name]()
+            told.append(name)
+
+        with within(bench.evidence_s, "the news that the peer has closed"):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait, "receive")
+                nursery.start_soon(wait, "receive_bulk")
+                await quiet()
+                await rank.aclose()
+    ensure(sorted(told) == ["receive", "receive_bulk"], f"only {told} heard of the end")
+
+
+@KIT.check("T312", Level.L3, doc=DOC)
+async def the_end_is_told_on_bulk_alone(bench: Bench) -> None:
+    """Who only waits for blocks hears of the end too, within the time for evidence (M-17)."""
+    async with pair(bench) as (rank, coordinator):
+        await rank.aclose()
+        with due(TransportError, "receive_bulk at a channel whose peer has closed", bench.evidence_s):
+            await coordinator.receive_bulk(Landing())
+
+
+@KIT.check("T313", Level.L3, doc=DOC)
+async def a_channel_has_one_end_with_one_cause(bench: Bench) -> None:
+    """The loss is told once: whatever is called later, and whichever end closes then, has the same cause, in the same
+    words (M-17)."""
+    async with pair(bench) as (rank, coordinator):
+        await rank.aclose()
+        first = await _cause(coordinator, "receive", bench)
+        for _ in range(2):
+            for name in every_call(coordinator, beacon(1)):
+                again = await _cause(coordinator, name, bench)
+                ensure(again == first, f"a channel that had ended with {first!r} told {name} of another end: {again!r}")
+            await coordinator.aclose()
+
+
+async def _cause(channel: Channel, name: str, bench: Bench) -> str:
+    try:
+        with within(bench.evidence_s, f"{name} at a channel that has ended"):
+            await every_call(channel, beacon(1))[name]()
+    except TransportError as error:
+        return str(error)
+    raise CheckFailed(f"{name} at a channel that has ended raised nothing")
+
+
+@KIT.check("T314", Level.L3, doc=DOC)
+async def a_handler_runs_once_for_each_dial(bench: Bench) -> None:
+    """One dial is one channel is one run of the handler, before and after its end."""
+    served: list[str] = []
+
+    async def handler(channel: Channel) -> None:
+        served.append(channel.peer)
+        try:
+            while True:
+                await channel.receive()
+        except TransportError:
+            return
+
+    dials = 3
+    async with bench.open() as (transport, url):
+        listener = await transport.listen(url, bench.credentials)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.serve, handler)
+            for number in range(dials):
+                rank = await transport.dial(listener.url, bench.credentials)
+                await rank.send(heartbeat(number))
+                await rank.aclose()
+            with within(bench.evidence_s, f"the handler, run {len(served)} times for {dials} dials,"):
+                while len(served) < dials:
+                    await trio.sleep(0.01)
+            await quiet(0.05)
+            await listener.aclose()
+    ensure(len(served) == dials, f"for {dials} dials the handler ran {len(served)} times")
+
+
+@KIT.check("T315", Level.L3, doc=DOC)
+async def nothing_is_delivered_after_close(bench: Bench) -> None:
+    """What had arrived and was not taken when this end closed is gone, on both lanes."""
+    async with pair(bench) as (rank, coordinator):
+        for number in (1, 2, 3):
+            await rank.send(heartbeat(number))
+            await rank.send_bulk(block(10, offset=number), pattern(10))
+        ensure(await coordinator.receive() == heartbeat(1), "a heartbeat came as something else")
+        await coordinator.receive_bulk(Landing())
+        await coordinator.aclose()
+        with within(bench.evidence_s, "a call on a closed channel"):
+            with raising(TransportError, "receive on a closed channel into which messages had come"):
+                await coordinator.receive()
+            with raising(TransportError, "receive_bulk on a closed channel into which blocks had come"):
+                await coordinator.receive_bulk(Landing())
+
+
+@KIT.check("T316", Level.L3, doc=DOC)
+async def a_loss_concerns_one_channel_only(bench: Bench) -> None:
+    """Of many ranks some close; the channels of the others go on."""
+    count = bench.times(32, 8)
+    async with meet(bench) as met:
+        pairs = [await met.join() for _ in range(count)]
+        for rank, _ in pairs[::2]:
+            await rank.aclose()
+        for number, (rank, coordinator) in enumerate(pairs[1::2], 1):
+            await rank.send(heartbeat(number))
+            ensure(await coordinator.receive() == heartbeat(number), "a healthy channel was disturbed by a lost one")
+        for _, coordinator in pairs[::2]:
+            await _cause(coordinator, "receive", bench)

@@ -1,0 +1,193 @@
+"""L3, death: processes at the other end that are killed, stopped, or end without a word.
+
+No check waits for a timer of anybody's to run out: the loss must come out of a blocked call by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from ...core.conformance import CheckFailed, Level, NotChecked, ensure, raising
+from ...core.errors import TransportError
+from ..api import Channel
+from .kit import KIT, NO_DIAL, PAGE, Bench, Killable, due, within
+from .stage import Landing, Meeting, beacon, exchange, heartbeat, meet, pattern
+
+__all__: list[str] = []
+
+DOC = f"{PAGE}#death"
+START_S = 60.0
+"""For the start of an interpreter on a machine that is busy with something else."""
+
+
+@asynccontextmanager
+async def _process(bench: Bench, role: str, url: str) -> AsyncIterator[trio.Process]:
+    """A child in this role; killed at the end, if it still lives."""
+    if bench.address is None:
+        raise NotChecked("no process can be told how to make this transport: give the bench an address")
+    module = f"{__package__}.peer"
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    child = await trio.lowlevel.open_process(
+        [sys.executable, "-m", module, role, bench.address, url],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert child.stdout is not None
+    async with child.stdout:
+        try:
+            yield child
+        finally:
+            child.kill()
+            with trio.CancelScope(shield=True):
+                await child.wait()
+
+
+async def _arrival(met: Meeting, child: trio.Process) -> Channel:
+    """The channel of a child, after it has said its first heartbeat; `CheckFailed` when it ends before."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_fail_at_its_end, child)
+        with within(START_S, "the arrival of a process that dials"):
+            channel = await met.arrivals.receive()
+            ensure(await channel.receive() == heartbeat(1), "the heartbeat of a process came as something else")
+        nursery.cancel_scope.cancel()
+    return channel
+
+
+async def _fail_at_its_end(child: trio.Process) -> None:
+    code = await child.wait()
+    if code == NO_DIAL:
+        raise CheckFailed(f"another process could not dial: {await _said(child)}")
+
+
+async def _said(child: trio.Process) -> str:
+    """The first thing a child prints."""
+    assert child.stdout is not None
+    return bytes(await child.stdout.receive_some()).decode().strip()
+
+
+@asynccontextmanager
+async def _killable(bench: Bench) -> AsyncIterator[Killable]:
+    async with meet(bench) as met, _process(bench, "idle", met.listener.url) as child:
+        yield await _arrival(met, child), child.kill
+
+
+async def no_process_gets_in(bench: Bench) -> None:
+    """Without `across_processes` another process that dials gets a `TransportError` or `ConfigError` at once."""
+    async with meet(bench) as met, _process(bench, "leave", met.listener.url) as child:
+        with within(START_S, "a dial from another process"):
+            said = await _said(child)
+            code = await child.wait()
+        ensure(code == NO_DIAL, "another process could dial: claim across_processes")
+        kind = said.partition(":")[0]
+        ensure(kind in ("TransportError", "ConfigError"), f"a dial that cannot work from another process raised {said}")
+
+
+@KIT.check("T321", Level.L3, doc=DOC, needs="across_processes", unclaimed=no_process_gets_in)
+async def another_process_can_dial(bench: Bench) -> None:
+    """Another process of this host reaches the listener by its URL, both lanes included."""
+    async with meet(bench) as met, _process(bench, "flood", met.listener.url) as child:
+        coordinator = await _arrival(met, child)
+        landing = Landing()
+        header = await coordinator.receive_bulk(landing)
+        ensure(landing.memory == [pattern(header.bytes, 0)], "a block of another process came with other bytes")
+
+
+@KIT.check("T322", Level.L3, doc=DOC, needs="across_processes")
+async def a_killed_rank_is_evidenced(bench: Bench) -> None:
+    """`kill -9` of a rank's process ends what waits on either lane, within the time for evidence (M-17)."""
+    told: list[str] = []
+    async with (bench.killable or (lambda: _killable(bench)))() as (coordinator, kill):
+
+        async def wait_on_bulk() -> None:
+            with raising(TransportError, "receive_bulk, blocked while the peer was killed,"):
+                await coordinator.receive_bulk(Landing())
+            told.append("bulk")
+
+        with within(bench.evidence_s, "the evidence that a rank was killed"):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_on_bulk)
+                kill()
+                with raising(TransportError, "receive, blocked while the peer was killed,", naming=[coordinator.peer]):
+                    await coordinator.receive()
+        ensure(told == ["bulk"], "only the control lane heard of the death")
+
+
+@KIT.check("T323", Level.L3, doc=DOC, needs="across_processes")
+async def a_rank_killed_inside_a_block_leaves_whole_ones(bench: Bench) -> None:
+    """Of a rank that is killed while it sends blocks, those that come are whole and in order; then the end is told
+    (N-4, M-17)."""
+    async with meet(bench) as met, _process(bench, "flood", met.listener.url) as child:
+        coordinator = await _arrival(met, child)
+        killed_at = 5
+
+        async def wait_on_control() -> None:
+            with raising(TransportError, "receive at a channel whose peer was killed"):
+                while True:
+                    await coordinator.receive()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_on_control)
+            number = 0
+            with raising(TransportError, "receive_bulk at a channel whose peer was killed"):
+                while True:
+                    landing = Landing()
+                    with within(START_S, "the next block, or the end,"):
+                        header = await coordinator.receive_bulk(landing)
+                    ensure(header.offset == number, f"block {header.offset} came where {number} is due")
+                    whole = landing.memory == [pattern(header.bytes, number)]
+                    ensure(whole, f"block {number} of a killed rank was handed out torn")
+                    number += 1
+                    if number == killed_at:
+                        child.kill()
+        ensure(number >= killed_at, f"only {number} blocks came before the end")
+
+
+@KIT.check("T324", Level.L3, doc=DOC, needs="across_processes")
+async def an_exit_without_a_word_is_a_loss(bench: Bench) -> None:
+    """A process that ends with exit code 0 and closes nothing is lost like any other, after what it had said."""
+    async with meet(bench) as met, _process(bench, "leave", met.listener.url) as child:
+        coordinator = await _arrival(met, child)
+        what = "receive from a process that has ended"
+        with due(TransportError, what, bench.evidence_s, naming=[coordinator.peer]):
+            await coordinator.receive()
+
+
+@KIT.check("T325", Level.L3, doc=DOC, needs="across_processes")
+async def a_killed_coordinator_is_evidenced(bench: Bench) -> None:
+    """`kill -9` of the coordinator's process is told to every rank within the time for evidence, and a dial afterwards
+    finds nobody (M-17, W-21)."""
+    async with bench.open() as (transport, url), _process(bench, "coordinate", url) as child:
+        with within(START_S, "the start of a coordinator in another process"):
+            there = await _said(child)
+        ensure(there.startswith(f"{transport.scheme}://"), f"a coordinator in another process said {there!r}")
+        ranks = [await transport.dial(there, bench.credentials) for _ in range(3)]
+        for rank in ranks:
+            ensure(await rank.receive() == beacon(1), "a beacon came as something else")
+        child.kill()
+        for rank in ranks:
+            what = "receive from a coordinator that was killed"
+            with due(TransportError, what, bench.evidence_s, naming=[rank.peer]):
+                await rank.receive()
+            await rank.aclose()
+        with due(TransportError, "a dial to a coordinator that was killed", bench.limit_s):
+            await transport.dial(there, bench.credentials)
+
+
+@KIT.check("T326", Level.L3, doc=DOC, needs="across_processes")
+async def a_stopped_rank_delays_nobody(bench: Bench) -> None:
+    """A rank that is stopped with its bulk lane full does not delay the heartbeats of another one (N-5)."""
+    async with meet(bench) as met, _process(bench, "flood", met.listener.url) as child:
+        stuck = await _arrival(met, child)
+        await stuck.receive_bulk(Landing())
+        child.send_signal(signal.SIGSTOP)
+        both = await met.join()
+        for number in range(1, 20):
+            with within(2 * bench.heartbeat_s, f"heartbeat and beacon {number}, while another rank is stopped,"):
+                await exchange(both, number)

@@ -1,0 +1,232 @@
+"""What checks and tests of transports have in common: a meeting of both ends, and traffic in which damage shows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import attrs
+import trio
+
+from ...core.conformance import CheckFailed, ensure
+from ...core.errors import TransportError
+from ...core.messages import Beacon, BulkBlock, Heartbeat, RoundKey, RoundKind
+from ..api import Channel, Credentials, Listener, Transport
+from .kit import Bench, Pair, within
+
+__all__ = [
+    "BLOCK_BYTES",
+    "UNREAD_BYTES",
+    "Flood",
+    "Landing",
+    "Meeting",
+    "beacon",
+    "block",
+    "clogged",
+    "every_call",
+    "exchange",
+    "heartbeat",
+    "meet",
+    "meeting",
+    "pair",
+    "pattern",
+    "quiet",
+    "receive_in_order",
+]
+
+BLOCK_BYTES = 512 * 1024
+"""One block of a flood: below the size from which `framed` computes tags in a thread."""
+
+UNREAD_BYTES = 64 * 1024 * 1024
+"""More than any transport may take from a sender whose peer reads nothing. A socket on loopback takes 3 to 6 MiB."""
+
+
+def heartbeat(number: int) -> Heartbeat:
+    """A small report that can be told from others."""
+    return Heartbeat(step_count=number, state="training", report_seq=number)
+
+
+def beacon(number: int) -> Beacon:
+    """A small control message that can be told from others."""
+    return Beacon(run_phase=1, cycle_phase=2, cycle=number, control_seq=number)
+
+
+def block(size: int, *, rank: int = 0, offset: int = 0) -> BulkBlock:
+    """The header of a block of `size` bytes."""
+    return BulkBlock(
+        key=RoundKey(generation=1, cycle=1, kind=RoundKind.PARAMS),
+        attempt=0,
+        rank=rank,
+        incarnation=1,
+        entry=0,
+        offset=offset,
+        bytes=size,
+    )
+
+
+def pattern(size: int, seed: int = 0) -> memoryview:
+    """Bytes in which a piece that is missing, doubled or moved shows: the period is a prime."""
+    row = bytes((seed + 7 * index) % 251 for index in range(251))
+    return memoryview((row * (size // 251 + 1))[:size])
+
+
+@attrs.define
+class Landing:
+    """A `Place` that remembers the headers and keeps the memory."""
+
+    blocks: list[BulkBlock] = attrs.field(factory=list)
+    memory: list[bytearray] = attrs.field(factory=list)
+
+    def __call__(self, header: BulkBlock) -> memoryview:
+        self.blocks.append(header)
+        self.memory.append(bytearray(header.bytes))
+        return memoryview(self.memory[-1])
+
+
+@attrs.define
+class Meeting:
+    """A listener that serves, and the way to get more channels to it."""
+
+    transport: Transport
+    listener: Listener
+    credentials: Credentials
+    arrivals: trio.MemoryReceiveChannel[Channel]
+    nursery: trio.Nursery
+    dialled: list[Channel] = attrs.field(factory=list)
+
+    async def join(self) -> Pair:
+        """Both ends of a new channel: the rank's and the coordinator's."""
+        rank = await self.transport.dial(self.listener.url, self.credentials)
+        self.dialled.append(rank)
+        return rank, await self.arrivals.receive()
+
+
+@asynccontextmanager
+async def meeting(transport: Transport, url: str, credentials: Credentials) -> AsyncIterator[Meeting]:
+    """A listener whose handler hands its channel to the caller and keeps it open until the meeting is over."""
+    listener = await transport.listen(url, credentials)
+    arriving, arrivals = trio.open_memory_channel[Channel](1024)
+
+    async def hand_over(channel: Channel) -> None:
+        arriving.send_nowait(channel)
+        await trio.sleep_forever()
+
+    with arriving, arrivals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.serve, hand_over)
+            met = Meeting(transport, listener, credentials, arrivals, nursery)
+            try:
+                yield met
+            finally:
+                with trio.CancelScope(shield=True):
+                    await listener.aclose()
+                    for channel in met.dialled:
+                        # That closing may be repeated is a check of its own, and must not hide what this one found.
+                        with suppress(Exception):
+                            await channel.aclose()
+                nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def meet(bench: Bench) -> AsyncIterator[Meeting]:
+    """A meeting over a fresh transport of the bench."""
+    async with (
+        bench.open() as (transport, url),
+        meeting(transport, url, bench.credentials) as met,
+    ):
+        yield met
+
+
+async def quiet(cushion_s: float = 0.0) -> None:
+    """Return when every task here has been blocked for so long."""
+    # Imported late: trio.testing loads pytest where it is installed, and a process that plays a peer needs neither.
+    from trio.testing import wait_all_tasks_blocked
+
+    await wait_all_tasks_blocked(cushion_s)
+
+
+async def exchange(pair: Pair, number: int = 1) -> None:
+    """One message each way; what shows that a channel is well."""
+    rank, coordinator = pair
+    await rank.send(heartbeat(number))
+    ensure(await coordinator.receive() == heartbeat(number), "a heartbeat came as something else")
+    await coordinator.send(beacon(number))
+    ensure(await rank.receive() == beacon(number), "a beacon came as something else")
+
+
+def every_call(channel: Channel, message: object) -> dict[str, Callable[[], Awaitable[object]]]:
+    """What a channel can do, by name."""
+    return {
+        "send": lambda: channel.send(message),
+        "receive": channel.receive,
+        "send_bulk": lambda: channel.send_bulk(block(1), pattern(1)),
+        "receive_bulk": lambda: channel.receive_bulk(Landing()),
+    }
+
+
+async def receive_in_order(channel: Channel, numbers: range, *, rank: int = 0) -> None:
+    """These blocks of a flood, one after the other, each as it was sent."""
+    for number in numbers:
+        landing = Landing()
+        header = await channel.receive_bulk(landing)
+        ensure(header.offset == number, f"block {header.offset} came where {number} is due")
+        ensure(landing.memory[-1] == pattern(header.bytes, number), f"block {number} came with other bytes")
+
+
+@attrs.define
+class Flood:
+    """A rank that sends blocks without end, how many of them it was told are gone, and how many were read."""
+
+    channel: Channel
+    sent: int = 0
+    read: int = 0
+    began: int = 0
+    size: int = BLOCK_BYTES
+
+    async def run(self) -> None:
+        """Send until `UNREAD_BYTES` are gone and not read: then somebody holds them in memory without a bound."""
+        while not self.free:
+            self.began = self.sent + 1
+            await self.channel.send_bulk(block(self.size, offset=self.sent), pattern(self.size, self.sent))
+            self.sent += 1
+
+    @property
+    def free(self) -> bool:
+        """Whether more was taken from this sender than any transport may."""
+        return (self.sent - self.read) * self.size >= UNREAD_BYTES
+
+    async def until_stuck(self, evidence_s: float) -> None:
+        """Return when it makes no progress for a while; `CheckFailed` when it is never held back."""
+        with within(evidence_s + UNREAD_BYTES / 1e7, "a sender without a reader was neither held back nor free: it"):
+            seen = -1
+            while seen != self.sent:
+                seen = self.sent
+                await quiet(0.02)
+        if self.free:
+            raise CheckFailed(f"took {UNREAD_BYTES >> 20} MiB from a sender whose peer read nothing: no back-pressure")
+
+
+@asynccontextmanager
+async def pair(bench: Bench) -> AsyncIterator[Pair]:
+    """Both ends of the only channel of a meeting."""
+    async with meet(bench) as met:
+        yield await met.join()
+
+
+@asynccontextmanager
+async def clogged(bench: Bench) -> AsyncIterator[tuple[Channel, Channel, Flood, trio.Nursery]]:
+    """A channel whose bulk lane is full from the rank's side, its sender stuck inside a block."""
+    async with (bench.clogged or (lambda: pair(bench)))() as (rank, coordinator), trio.open_nursery() as nursery:
+        flood = Flood(rank)
+
+        async def run_flood() -> None:
+            try:
+                await flood.run()
+            except TransportError:
+                # The check ends the channel; what matters then is what the other end was given.
+                return
+
+        nursery.start_soon(run_flood)
+        await flood.until_stuck(bench.evidence_s)
+        yield rank, coordinator, flood, nursery
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,171 @@
+"""L3, who should not be there: strangers, noise, diallers that stop half way, and listeners that are not there."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack, suppress
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from ...core.conformance import CheckFailed, Level, NotChecked, ensure
+from ...core.errors import RefusedError, TransportError
+from ...core.messages import RejectCode
+from ..api import Credentials
+from .kit import KIT, PAGE, Bench, Pair, due, within
+from .stage import Meeting, exchange, heartbeat, meet
+
+__all__: list[str] = []
+
+DIALS = f"{PAGE}#dialling"
+STRANGERS = f"{PAGE}#strangers"
+
+FRESH = 7
+"""The number of the heartbeat by which a new channel is known."""
+
+NOISE = {
+    "a web browser": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+    "a TLS client": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "zeros": bytes(64),
+    "a long line": b"\xff" * 200,
+    "one byte": b"P",
+    "half a prelude": b"PCLN\x01\x01\x01\x01",
+}
+
+
+@KIT.check("T331", Level.L3, doc=DIALS)
+async def a_dial_to_nobody_says_so(bench: Bench) -> None:
+    """Where nobody listens a dial ends, in bounded time, with a `TransportError` that names the address."""
+    async with bench.open() as (transport, url):
+        listener = await transport.listen(url, bench.credentials)
+        await listener.aclose()
+        address = listener.url.partition("://")[2]
+        with due(TransportError, "a dial to nobody", bench.limit_s, naming=[address]):
+            await transport.dial(listener.url, bench.credentials)
+
+
+@KIT.check("T332", Level.L3, doc=DIALS)
+async def a_dial_that_is_cancelled_leaves_nothing(bench: Bench) -> None:
+    """Dials that are cancelled at any point disturb neither the listener nor those who come after."""
+    async with meet(bench) as met:
+        for checkpoints in range(bench.times(60, 20)):
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_cancel_after, scope, checkpoints)
+                    rank = await met.transport.dial(met.listener.url, bench.credentials)
+                    await rank.aclose()
+                    nursery.cancel_scope.cancel()
+        await exchange(await _join(met, bench, "a dial after some that were cancelled"))
+
+
+async def _cancel_after(scope: trio.CancelScope, checkpoints: int) -> None:
+    for _ in range(checkpoints):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()
+
+
+async def strangers_get_in(bench: Bench) -> None:
+    """Without `authenticated`, who can reach the address is let in, whatever it knows."""
+    async with meet(bench) as met:
+        for stranger in _strangers(bench):
+            try:
+                channel = await met.transport.dial(met.listener.url, stranger)
+            except RefusedError as refusal:
+                raise CheckFailed(f"a stranger was refused ({refusal}): claim authenticated") from refusal
+            await channel.aclose()
+
+
+@KIT.check("T341", Level.L3, doc=STRANGERS, needs="authenticated", unclaimed=strangers_get_in)
+async def strangers_are_refused(bench: Bench) -> None:
+    """Who has another run id or token gets a final `RefusedError` (code 2, no retry) at once; nobody else notices
+    (N-22, M-5)."""
+    async with meet(bench) as met:
+        both = await met.join()
+        for stranger in _strangers(bench):
+            what = "run id" if stranger.token == bench.credentials.token else "token"
+            with due(RefusedError, f"a dial with another {what}", bench.limit_s):
+                try:
+                    channel = await met.transport.dial(met.listener.url, stranger)
+                except RefusedError as refusal:
+                    final = refusal.code == RejectCode.OTHER_RUN and not refusal.retry
+                    ensure(final, f"a dial with another {what} was refused with code {refusal.code}, to be tried again")
+                    raise
+                await channel.aclose()
+        await exchange(both)
+        await exchange(await met.join(), 2)
+        ensure(met.arrivals.statistics().current_buffer_used == 0, "a stranger was refused and served all the same")
+
+
+def _strangers(bench: Bench) -> list[Credentials]:
+    return [
+        attrs.evolve(bench.credentials, run_id=bytes(16)),
+        attrs.evolve(bench.credentials, token=bytes(32)),
+    ]
+
+
+@KIT.check("T342", Level.L3, doc=STRANGERS)
+async def noise_disturbs_nobody(bench: Bench) -> None:
+    """Bytes of other programs on the address end nothing but their own connection, and no handler sees them (N-29)."""
+    async with meet(bench) as met:
+        both = await met.join()
+        for who, noise in NOISE.items():
+            async with await _knock(bench, met.listener.url) as stranger:
+                with suppress(trio.BrokenResourceError):  # closed at the first bytes, as it should be
+                    await stranger.send_all(noise)
+                await exchange(both)
+                await exchange(await _join(met, bench, f"a dial after {who}"))
+        ensure(met.arrivals.statistics().current_buffer_used == 0, "a handler was run for noise")
+
+
+@KIT.check("T343", Level.L3, doc=STRANGERS)
+async def a_handshake_that_stands_still_is_ended(bench: Bench) -> None:
+    """Who connects and says nothing, or stops in the middle, is closed in bounded time, and keeps nobody out meanwhile
+    (N-25)."""
+    async with meet(bench) as met, AsyncExitStack() as standing:
+        silent = [await standing.enter_async_context(await _knock(bench, met.listener.url)) for _ in range(3)]
+        await silent[1].send_all(b"PCLN\x01")
+        await silent[2].send_all(b"P")
+        await exchange(await _join(met, bench, "a dial while others stand still"))
+        what = "the end of a handshake that stands still"
+        for stranger in silent:
+            with within(bench.limit_s, what), suppress(trio.BrokenResourceError):
+                while await stranger.receive_some(4096):
+                    continue
+
+
+async def _join(met: Meeting, bench: Bench, what: str) -> Pair:
+    """A new channel, in bounded time. Channels of dials that were cancelled late may have come before it, and end by
+    themselves: only one whose exchange works is the one just dialled."""
+    with within(bench.limit_s, what):
+        rank = await met.transport.dial(met.listener.url, bench.credentials)
+        met.dialled.append(rank)
+        await rank.send(heartbeat(FRESH))
+        while True:
+            coordinator = await met.arrivals.receive()
+            try:
+                ensure(await coordinator.receive() == heartbeat(FRESH), "a heartbeat came as something else")
+            except TransportError:
+                continue
+            return rank, coordinator
+
+
+async def _knock(bench: Bench, url: str) -> trio.abc.Stream:
+    """A plain connection to a listener's address."""
+    if bench.stranger is not None:
+        return await bench.stranger(url)
+    parts = urlsplit(url)
+    if parts.hostname and parts.port:
+        return await trio.open_tcp_stream(parts.hostname, parts.port)
+    if parts.path and os.path.exists(parts.path):
+        return await trio.open_unix_socket(parts.path)
+    raise NotChecked(f"nothing is known that could knock at {url}: give the bench a stranger if there is")
+
+
+@KIT.check("T344", Level.L3, doc=STRANGERS, needs="across_hosts")
+async def the_address_names_a_host(bench: Bench) -> None:
+    """The listener's URL has a host and a port, or a name that other hosts can look up. That another host really
+    reaches it is not looked at: the kit runs on one."""
+    async with meet(bench) as met:
+        named = bool(urlsplit(met.listener.url).hostname)
+        ensure(named, f"{met.listener.url} names no host, and across_hosts is claimed")
