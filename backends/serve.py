@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections import deque
@@ -146,10 +147,12 @@ async def serve(
     `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record. With
     `run_dir` the timeline and the consensus are written there, with `record` all that goes in and out of the machine is
     appended to that file. In the main thread SIGINT and SIGTERM are handled as the
-    module says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
+    module says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written or
+    the averager is not to be found,
     `CheckpointError` if the run ended and its consensus could not be, if the journal cannot be begun or what is to be
     resumed cannot be, `InvariantError` if a bug breaks the run off.
     """
+    find_averager(config.averager)  # before anybody is let in: without it no rank could ever average
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
     listener = await find_transport(url).listen(url, credentials)
     try:
@@ -173,7 +176,8 @@ async def _serve(
     bundle = None if config.initial_state == "rank" else read_bundle(Path(config.initial_state))
     if bundle is not None:
         config = attrs.evolve(config, initial_state=str(bundle.file))
-    coordinator = Coordinator(config, now=trio.current_time(), resume=None if bundle is None else bundle.resume)
+    coordinator = Coordinator(config, now=trio.current_time(), resume=None if bundle is None else bundle.resume,
+                              host=socket.gethostname())  # fmt: skip
 
     def make(schema: Schema) -> Averager:
         return find_averager(config.averager)(schema, gamma=config.gamma, digest=config.digest)

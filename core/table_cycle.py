@@ -2,6 +2,11 @@
 
 A cycle is armed once and finished once (I1). Evidence counts when it is of this cycle and attempt and of a rank
 that was asked; nothing else does, least of all steps or time (I2). Stalled is terminal (M-50).
+
+Both flavours run on these rows. Where ranks average in place (C-19) an ack is the only evidence there is: it says what
+was shipped too, so it has to agree with the book. A round that failed, or a member that died, cannot be repeated by
+asking again: a communicator is done for when one of its members is, so the next attempt begins with the next session
+(`renew`, C-38, sessions.py).
 """
 
 from __future__ import annotations
@@ -14,17 +19,22 @@ __all__ = ["CYCLE"]
 _ID, _PE, _SL = CyclePhase.IDLE, CyclePhase.PENDING, CyclePhase.STALLED
 
 _CYCLE_ROWS = (
-    Row(_ID, "Judge", _PE, ("fires",), ("arm",), rule="C-30 G-1 G-10"),
+    Row(_ID, "Judge", _PE, ("fires",), ("arm",), rule="C-30 C-31 G-1 G-10"),
     Row(_ID, "Judge", SAME, kind=Kind.IGNORE, rule="G-1"),
     Row(_PE, "Judge", SAME, ("gate_complete", "digest_split"), ("settle_digests",), rule="C-18"),
     Row(_PE, "Judge", _ID, ("gate_complete",), ("finish",), rule="C-33 C-12"),
     Row(_PE, "Judge", SAME, kind=Kind.IGNORE, rule="C-12"),
     Row(_PE, "SyncAck", SAME, ("!round_current",), kind=Kind.FENCED, rule="C-35"),
     Row(_PE, "SyncAck", SAME, ("!owes_ack",), kind=Kind.FENCED, rule="C-6", note="counts once, of a participant"),
-    Row(_PE, "SyncAck", SAME, ("!founded",), kind=Kind.VIOLATION, rule="N-3 R-2", note="before there is a consensus"),
+    Row(_PE, "SyncAck", SAME, ("in_place", "!came_out"), kind=Kind.REFUSED, rule="C-6", note="no call came before it"),
+    Row(_PE, "SyncAck", SAME, ("in_place", "!books_agree"), ("books_differ",), kind=Kind.VIOLATION, rule="C-6 W-14",
+        note="books differ"),
+    Row(_PE, "SyncAck", SAME, ("!in_place", "!founded"), kind=Kind.VIOLATION, rule="N-3 R-2",
+        note="before there is a consensus"),
     Row(_PE, "SyncAck", SAME, ("lacks_state",), kind=Kind.IGNORE, rule="M-25", note="the static part is on its way"),
     Row(_PE, "SyncAck", SAME, (), ("record_ack",), rule="C-32 C-6"),
     Row(_ID, "SyncAck", SAME, kind=Kind.FENCED, rule="C-43"),
+    Row(_PE, "SnapshotReady", SAME, ("in_place",), kind=Kind.VIOLATION, rule="C-19", note="nobody asks for a copy"),
     Row(_PE, "SnapshotReady", SAME, ("!round_current",), kind=Kind.FENCED, rule="C-35"),
     Row(_PE, "SnapshotReady", SAME, ("!asked",), kind=Kind.FENCED, rule="C-7", note="it was not asked"),
     Row(_PE, "SnapshotReady", SAME, ("already_shipped",), kind=Kind.IGNORE, rule="C-7", note="a repeat is no evidence"),
@@ -38,11 +48,13 @@ _CYCLE_ROWS = (
     Row((_ID, _PE), "RoundProgress", SAME, kind=Kind.FENCED, rule="R-1"),
     Row(_PE, "RoundAborted", SAME, ("!round_current",), kind=Kind.FENCED, rule="R-1"),
     Row(_PE, "RoundAborted", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
+    Row(_PE, "RoundAborted", SAME, ("in_place",), ("renew",), rule="C-38 R-18"),
     Row(_PE, "RoundAborted", SAME, (), ("try_again",), rule="C-39 R-18"),
     Row(_ID, "RoundAborted", SAME, kind=Kind.FENCED, rule="R-1"),
     Row((_ID, _PE), "RoundFailed", SAME, ("!retryable",), ("expel",), rule="R-18"),
     Row(_PE, "RoundFailed", SAME, ("!round_current",), kind=Kind.FENCED, rule="R-1"),
     Row(_PE, "RoundFailed", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
+    Row(_PE, "RoundFailed", SAME, ("in_place",), ("renew",), rule="C-38 R-18"),
     Row(_PE, "RoundFailed", SAME, (), ("try_again",), rule="C-39 R-18"),
     Row(_ID, "RoundFailed", SAME, kind=Kind.FENCED, rule="R-1"),
     Row(_PE, "Ceiling", SAME, ("only_joiners_owe",), ("end_joiners",), rule="M-26",

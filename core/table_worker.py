@@ -5,6 +5,8 @@ no step between the snapshot and the Update (W-11). Only the Update of that cycl
 it; every other message is served and does not release, above all RequestParams, since the snapshot that completes
 the releasing cycle is taken while parked (W-17, I15).
 
+What a rank does in a collective, and about communicator sessions, is in `table_worker_collective.py`.
+
 StepDone and ChunkDone come from the training process, which is inside a step while the phase is Training and takes
 orders only where it says so. They are legal nowhere else, except after a stop that overtook the step.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from .engine import ANY, SAME, Kind, Row, Table
 from .phases import WorkerPhase
+from .table_worker_collective import COLLECTIVE_EVENTS, COLLECTIVE_ROWS
 
 __all__ = ["WORKER"]
 
@@ -80,10 +83,6 @@ _NOTICES = (
     Row(_UP, "StageAdvisory", SAME, (), ("prefetch",), rule="W-25"),
     Row(_UP, "DeclareDead", SAME, (), ("bury",), rule="W-20"),
     Row(_UP, "Beacon", SAME, (), (), rule="W-22", note="liveness only: any valid frame counts"),
-    Row((_J, _W, _T, _P), "SyncNow", SAME, (), ("lacks_collective",), rule="R-18", note="no collective averager yet"),
-    Row(_D, "SyncNow", SAME, kind=Kind.IGNORE, rule="W-23"),
-    Row(_UP, "RequestSessionId", SAME, (), ("lacks_session",), rule="W-20"),
-    Row(_UP, "NewSession", SAME, (), ("lacks_session",), rule="W-20"),
     Row((_W, _T, _P), "RequestState", SAME, (), ("give_state",), rule="M-24"),
     Row(_J, "RequestState", SAME, kind=Kind.IGNORE, rule="M-27", note="it stands on no consensus"),
     Row(_D, "RequestState", SAME, kind=Kind.IGNORE, rule="W-23"),
@@ -182,8 +181,8 @@ WORKER = Table(
     initial=_J,
     events=(
         *_CONTROL_NAMES, "StepDone", "ChunkDone", "DrainPoint", "SnapshotTaken", "ConsensusStaged", "RoundBroken",
-        "ActionDone", "TrainingFailed", "LeaveRequested", "GraceOver", "Wish",
+        "ActionDone", "TrainingFailed", "LeaveRequested", "GraceOver", "Wish", *COLLECTIVE_EVENTS,
     ),
-    rows=(*_REQUEST, *_UPDATE, *_PLANS, *_NOTICES, *_TARGETED, *_TRAINING, *_ENDS, *_AFTER),
+    rows=(*_REQUEST, *_UPDATE, *_PLANS, *_NOTICES, *COLLECTIVE_ROWS, *_TARGETED, *_TRAINING, *_ENDS, *_AFTER),
     final=(_S,),
 )
