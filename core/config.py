@@ -28,7 +28,6 @@ WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop
 LATER = {
     "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
     "wire_dtype": "the bf16 wire",
-    "link_grace_s": "reattachment", "reconnect_window_s": "reattachment",
     "tls": "TLS", "reports_per_epoch": "sub-epoch records",
 }  # fmt: skip
 """Knobs of protocol section 15 whose feature is not in this version, by feature."""
@@ -92,6 +91,8 @@ class Config:
     max_nudges: int = 3
     stall_dump_s: float = 120.0
     laggards: str = "wait"
+    link_grace_s: float = 0.0
+    reconnect_window_s: float = 120.0
     rejoin_window_s: float = 60.0
     exit_grace_s: float = 30.0
     leave_grace_s: float = 30.0
@@ -194,6 +195,9 @@ class Config:
         if self.max_batch_diff is not None:
             _need(self.max_batch_diff >= 0, "max_batch_diff", self.max_batch_diff, "at least 0 (G-8)")
             _need(not self.is_collective, "max_batch_diff", self.max_batch_diff, "not with collective (V-4)")
+        if self.is_collective:
+            _need(self.link_grace_s == 0, "link_grace_s", self.link_grace_s,
+                  "not with collective: a communicator does not outlive a link of its members")  # fmt: skip
         if self.max_overshoot != "auto":
             _need(isinstance(self.max_overshoot, int) and self.max_overshoot >= 0, "max_overshoot",
                   self.max_overshoot, "'auto' or at least 0 (G-9)")  # fmt: skip
@@ -231,7 +235,9 @@ class Config:
                      "join_timeout_s", "max_join_timeout_s"):  # fmt: skip
             seconds = getattr(self, knob)
             _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")
-        _need(self.rejoin_window_s >= 0, "rejoin_window_s", self.rejoin_window_s, "at least 0 seconds (M-21)")
+        for knob, rule in (("rejoin_window_s", "M-21"), ("link_grace_s", "M-17"), ("reconnect_window_s", "M-42")):
+            seconds = getattr(self, knob)
+            _need(math.isfinite(seconds) and seconds >= 0, knob, seconds, f"a finite number of at least 0 ({rule})")
         for knob in ("suspect_k", "suspect_floor_s", "suspect_initial_s"):
             number = getattr(self, knob)
             _need(math.isfinite(number) and number > 0, knob, number, "a finite number above 0 (M-11)")
@@ -334,6 +340,8 @@ class Config:
             "heartbeat_s": self.heartbeat_s, "staleness_s": self.staleness_s,
             "leave_grace_s": self.scaled(self.leave_grace_s), "save_limit_s": self.scaled(self.save_limit_s),
             "exit_grace_s": self.scaled(self.exit_grace_s), "session_wait_s": self.scaled(self.session_wait_s),
+            # A communicator outlives neither a link nor a coordinator: its ranks do not look for one (C-38).
+            "reconnect_window_s": 0.0 if self.is_collective else self.scaled(self.reconnect_window_s),
             "min_ranks": self.min_ranks, "lr_scale_ratio": self.lr_scale_ratio,
             "on_lost": self.on_lost, "save_path": self.save_path, "dataset_len": dataset_len, "world": world,
         }  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import joining
+from . import digests, joining
 from . import messages as m
 from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
@@ -21,14 +21,13 @@ from .phases import CyclePhase, RunPhase
 from .values import state
 
 if TYPE_CHECKING:
+    from .attachment import Back
     from .coordinator import Coordinator
 
 __all__ = ["Cycle"]
 
 MAX_ATTEMPTS = 32
 """Attempts of one cycle before the run is given up (R-18)."""
-AVERAGER = -1
-"""Stands for the averager among the ranks whose digests are compared (C-18)."""
 NORM_TOLERANCE = 1e-6
 """Relative difference of two post-norms of one cycle that is worth an alert (C-6)."""
 
@@ -40,7 +39,8 @@ class Cycle:
     who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest and highest
     norm of this attempt, `total_steps` what the acks of a collective say is in its consensus, `doubtful` who left it
     without saying what of its own is (M-19), `waiting_since` when the first voter of this window had done its part
-    (M-16)."""
+    (M-16). `armed_in` is the generation of the arm; `unopened` says that the round waits for the averager, which has
+    lost its memory (M-44)."""
 
     co: Coordinator
     phase: CyclePhase = CyclePhase.IDLE
@@ -69,6 +69,8 @@ class Cycle:
     last_reduce_ms: float | None = None
     split_repeated: bool = False
     sick_cycles: int = 0
+    armed_in: int = 1
+    unopened: bool = False
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -106,7 +108,11 @@ class Cycle:
             return co.run.window_closed and co.alive_count > 0 and co.sessions.current()
         if co.run.phase != RunPhase.TRAINING or co.save_issued:
             return False
-        if not co.voters or co.alive_count < co.config.min_ranks or co.movers == 0:
+        if co.alive_count < co.config.min_ranks or co.joins.consensus_lost:
+            return False
+        if not co.voters:  # nobody has anything to give; what the averager holds makes voters of observers (M-45)
+            return co.joins.reseating and any(joining.may_observe(co.peers[rank]) for rank in co.alive)
+        if co.movers == 0:
             return False
         return (co.stopping or co.short == 0) and co.sessions.current()
 
@@ -162,11 +168,13 @@ class Cycle:
         return self.co.peers[event.rank].shipped is not None
 
     def shipped_plausible(self, event: m.SnapshotReady) -> bool:
-        """C-7: in attempt 0 exactly the steps of the book, later at most those; 0 for an observer."""
+        """C-7: in attempt 0 exactly the steps of the book, later at most those; 0 for an observer. After a restart the
+        copy may be older than the steps in the book (M-43)."""
         if event.rank not in self.members:
             return event.rank in self.observers and event.shipped_steps == 0
         steps = self.co.peers[event.rank].steps
-        return event.shipped_steps == steps if self.attempt == 0 else event.shipped_steps <= steps
+        first = self.attempt == 0 and self.armed_in == self.co.generation
+        return event.shipped_steps == steps if first else event.shipped_steps <= steps
 
     def asked(self, event: m.SnapshotReady) -> bool:
         """Only who was asked can have a copy of this cycle (C-7)."""
@@ -188,9 +196,7 @@ class Cycle:
 
     def digest_split(self, event: object) -> bool:
         """C-18: a rank was delivered other bytes than the majority, or there is no majority."""
-        digests = self._digests()
-        best = _majority(digests)
-        return bool(digests) and (best is None or any(d != best for r, d in digests.items() if r != AVERAGER))
+        return digests.minority(self) != ()
 
     # --- arm -----------------------------------------------------------------------------------------------------
 
@@ -201,11 +207,12 @@ class Cycle:
         if not self.forming:
             co.actions.arm(self.number + 1)
             self.number += 1
-        self.attempt, self.split_repeated = 0, False
+        self.attempt, self.split_repeated, self.armed_in = 0, False, co.generation
         self.armed_at = self.last_evidence_at = self.last_ack_at = co.now
         self.members = tuple(co.voters)
         self.observers = tuple(rank for rank in co.alive if joining.may_observe(co.peers[rank]))
-        patience = co.config.join_patience
+        # Without a member (M-45) it is for the observers alone.
+        patience = co.config.join_patience if self.members else 0
         self.awaited = tuple(rank for rank in self.observers if co.peers[rank].missed >= patience)
         self.gone = ()
         self.participants = tuple(sorted((*self.members, *self.observers)))
@@ -369,21 +376,27 @@ class Cycle:
     def _retry(self, cause: str) -> None:
         text = f"attempt {self.attempt + 1} of the data round: {cause}"
         self.co.emit(Alert("refused", f"cycle {self.number}", text))
-        self._prune()
         self._begin_attempt()
+        self._ask_all()
+
+    def _ask_all(self) -> None:
         for rank in self.participants:
             self.ask(rank)
 
     def _begin_attempt(self) -> None:
-        """Nothing of the attempt before counts: what waits for its end returns."""
-        co = self.co
         self.attempt += 1
+        self._clear(self.first_stage)
+        self._open()
+
+    def _clear(self, owed: Stage | None) -> None:
+        """Nothing of an earlier attempt counts: who has left it is out, what others had shipped returns to them."""
+        co = self.co
+        self._prune()
         co.book.resolve_limbo({})
         co.returned = True
         for rank in self.participants:
             co.peers[rank].clear_evidence()
-            co.peers[rank].climb.enter(self.first_stage, co.now)
-        self._open()
+            co.peers[rank].climb.enter(owed, co.now)
 
     def _prune(self) -> None:
         """Who has left takes no part in the next attempt."""
@@ -392,16 +405,46 @@ class Cycle:
         self.awaited = tuple(r for r in self.awaited if r not in self.gone)
         self.participants = tuple(r for r in self.participants if r not in self.gone)
 
+    # --- after a lost link, and after a restart ------------------------------------------------------------------
+
+    def torn(self, event: Back) -> bool:
+        """Whether a rank that is back had begun this attempt and not staged its result: what it sent and what it got
+        of it went over a lane that is gone, so the attempt cannot end any more (M-42)."""
+        claim = event.claim
+        if self.unopened or not self.takes_part(event.rank) or self.co.peers[event.rank].acked:
+            return False
+        began = (claim.generation, claim.snapshot_cycle, claim.attempt)
+        return began == (self.co.generation, self.number, self.attempt) and not claim.staged
+
+    def put_off(self, event: object) -> None:
+        """M-43: same number, attempt 0 of a new generation, as soon as the averager can open it."""
+        self.attempt, self.split_repeated, self.unopened = 0, False, True
+        self.reduced = self.post_norms = None
+        self._clear(None)
+        gated = self.participants if self.forming else (*self.members, *self.awaited)
+        self.owing = len(gated)
+
+    def can_open(self, event: object) -> bool:
+        """The round was put off, and the averager has its memory back (M-44)."""
+        return self.unopened and not self.co.joins.consensus_lost
+
+    def open_again(self, event: object) -> None:
+        """M-43: everyone is asked again, who has no link as soon as it is back."""
+        self.unopened = False
+        self.pending_since = self.last_evidence_at = self.co.now
+        self._clear(Stage.SNAPSHOT)  # somebody may have left meanwhile
+        self._open()
+        self._ask_all()
+
     def expel(self, event: m.RoundFailed) -> None:
         """R-18: a rank that cannot average must go, not park."""
         self.co.lose(event.rank, f"cannot average: {event.cause}")
 
     def settle_digests(self, event: object) -> None:
         """C-18: the minority goes; without a majority the cycle is repeated once, then the run ends."""
-        digests = self._digests()
-        best = _majority(digests)
-        if best is not None:
-            for rank in sorted(r for r, d in digests.items() if d != best and r != AVERAGER):
+        wrong = digests.minority(self)
+        if wrong is not None:
+            for rank in wrong:
                 self.co.emit(Alert("digest_mismatch", f"rank {rank}", "was delivered other bytes", critical=True))
                 self.co.lose(rank, "digest")
         elif not self.split_repeated:
@@ -409,16 +452,6 @@ class Cycle:
             self._retry("the digests of the consensus differ and no majority agrees")
         else:
             self.co.condemn(m.SaveReason.CONSENSUS_MISMATCH, "the digests of the consensus differ again")
-
-    def _digests(self) -> dict[int, bytes]:
-        """Digests of who acknowledged, the averager's own as rank AVERAGER."""
-        if not self.co.config.digest:
-            return {}
-        peers = [self.co.peers[rank] for rank in self.participants if self.takes_part(rank)]
-        known = {peer.rank: peer.digest for peer in peers if peer.digest is not None and peer.alive}
-        if self.reduced is not None and self.reduced.digest is not None and known:
-            known[AVERAGER] = self.reduced.digest
-        return known
 
     def member_gone(self, rank: int, was_owing: bool) -> None:
         """C-21: a member that left is waited for no longer. While forming, the next rank takes the place of a source
@@ -461,11 +494,3 @@ class Cycle:
             finish_formation(self)
         else:
             finish_cycle(self)
-
-
-def _majority(digests: dict[int, bytes]) -> bytes | None:
-    """The digest that more than half of them have, or None."""
-    tally: dict[bytes, int] = {}
-    for digest in digests.values():
-        tally[digest] = tally.get(digest, 0) + 1
-    return next((digest for digest, count in tally.items() if 2 * count > len(digests)), None)

@@ -94,6 +94,11 @@ class WorkerCollective(WorkerOrders):
 
     # --- sessions (M-30, M-31) -------------------------------------------------------------------------------------
 
+    def forget_session(self) -> None:
+        """A new life is in no session and in no call, whatever its training process still holds (W-21)."""
+        self.session = self.call = self.session_until = None
+        self.departing, self.void = False, ()
+
     def in_place(self, event: object) -> bool:
         """This run averages by collectives (C-19)."""
         return self.settings.collective
