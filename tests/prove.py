@@ -2,7 +2,8 @@
 
     python tests/prove.py                    run every step, say what each found, end with 1 if one fails
     python tests/prove.py --only mutants     some of them
-    python tests/prove.py --write            also keep the numbers in docs/evidence.json and docs/testing.md
+    python tests/prove.py --write            also keep the numbers in docs/evidence.json and docs/testing.md; with
+                                             --only those of these steps, beside the others that were kept before
     python tests/prove.py --page             make the page anew from kept numbers, when a schedule has come
 
 Each step is a command that anybody can run by itself; this file runs them one after the other with the bounds that a
@@ -177,33 +178,20 @@ STEPS: dict[str, Callable[[Path], Said]] = {
 
 def ledger(evidence: Facts) -> Iterator[str]:
     """The ledger as lines of Markdown, from kept numbers alone."""
-    yield f"Shown by `make prove` on {evidence['machine']}, in {evidence['seconds'] / 60:.0f} minutes."
+    steps = {name: kept["facts"] for name, kept in evidence.items()}
+    yield "| step | at commit | on | took |"
+    yield "|---|---|---|---|"
+    for name, kept in evidence.items():
+        yield f"| {name} | {kept['commit']} | {kept['machine']} | {kept['seconds']:.0f} s |"
+    for name in STEPS:
+        if name not in steps:
+            yield f"| {name} | no numbers are kept yet | | |"
     yield ""
     yield "| layer | what was run | what was found |"
     yield "|---|---|---|"
-    steps = evidence["steps"]
-    for one in steps["model checker"]["configurations"]:
-        whole = "complete" if one["complete"] else "cut"
-        size = f"{one['states']:,} states, {one['transitions']:,} transitions"
-        yield f"| model checker | {_bounds(one['bounds'])} | {size}, {whole}, {one['seconds']:.0f} s |"
-    storm = steps["storms"]
-    reached = sum(1 for mark in storm["marks"].values() if mark["times"])
-    yield (f"| simulator | {storm['seeds']:,} {storm['faults']} seeds of {storm['ranks']} ranks | "
-           f"{storm['events']:,} events, {storm['cycles']:,} cycles, {storm['faults_struck']:,} faults, "
-           f"{storm['rank_hours']:,.0f} simulated rank-hours, {reached} of {len(storm['marks'])} marks reached, "
-           f"{len(storm['failures'])} violations |")  # fmt: skip
-    yield f"| mutants | {_mutants(steps['mutants'])} |"
-    for target, counts in steps["kits"]["kits"].items():
-        yield f"| conformance | {target} | {', '.join(f'{count} {status}' for status, count in counts.items())} |"
-    same = steps["determinism"]
-    yield (f"| determinism | {same['schedules']} schedules under {same['hash_seeds']} hash seeds, each in a process of "
-           f"its own | {same['lines_compared']:,} lines, the same |")  # fmt: skip
-    for line in same["recorded_run"]:
-        machine, _, rest = line.partition(": ")
-        yield f"| determinism | recorded run of real processes, {machine} | {rest} |"
-    for line in steps["fuzzing"]["targets"]:
-        target, _, rest = line.partition(": ")
-        yield f"| fuzzing | {target} | {rest} |"
+    for name, facts in steps.items():
+        for line in TELLERS[name](facts):
+            yield f"| {name} | {line} |"
     yield ""
     kept = {path: _comment(path) for path in sorted(SCHEDULES.glob("*.schedule"))}
     yield f"{len(kept)} schedules are replayed by the suite. Those that showed a fault, which has been mended since:"
@@ -215,6 +203,39 @@ def ledger(evidence: Facts) -> Iterator[str]:
             yield f"| [{path.stem}](../tests/schedules/{path.name}) | {comment} |"
 
 
+def _checked(facts: Facts) -> Iterator[str]:
+    for one in facts["configurations"]:
+        whole = "complete" if one["complete"] else "cut"
+        size = f"{one['states']:,} states, {one['transitions']:,} transitions"
+        yield f"{_bounds(one['bounds'])} | {size}, {whole}, {one['seconds']:.0f} s"
+
+
+def _stormed(facts: Facts) -> Iterator[str]:
+    reached = sum(1 for mark in facts["marks"].values() if mark["times"])
+    yield (f"{facts['seeds']:,} {facts['faults']} seeds of {facts['ranks']} ranks | {facts['events']:,} events, "
+           f"{facts['cycles']:,} cycles, {facts['faults_struck']:,} faults, {facts['rank_hours']:,.0f} simulated "
+           f"rank-hours, {reached} of {len(facts['marks'])} marks reached, {len(facts['failures'])} violations")  # fmt: skip
+
+
+def _conformed(facts: Facts) -> Iterator[str]:
+    for target, counts in facts["kits"].items():
+        yield f"{target} | {', '.join(f'{count} {status}' for status, count in counts.items())}"
+
+
+def _repeated(facts: Facts) -> Iterator[str]:
+    yield (f"{facts['schedules']} schedules under {facts['hash_seeds']} hash seeds, each in a process of its own | "
+           f"{facts['lines_compared']:,} lines, the same")  # fmt: skip
+    for line in facts["recorded_run"]:
+        machine, _, rest = line.partition(": ")
+        yield f"recorded run of real processes, {machine} | {rest}"
+
+
+def _fuzzed(facts: Facts) -> Iterator[str]:
+    for line in facts["targets"]:
+        target, _, rest = line.partition(": ")
+        yield f"{target} | {rest}"
+
+
 def _bounds(bounds: Facts) -> str:
     counted = [f"{count} {axis if count != 1 else axis[:-1]}" for axis, count in bounds.items()
                if isinstance(count, int) and count]  # fmt: skip
@@ -222,10 +243,10 @@ def _bounds(bounds: Facts) -> str:
     return ", ".join([*counted, *knobs])
 
 
-def _mutants(report: Facts) -> str:
+def _mutated(report: Facts) -> Iterator[str]:
     killed = ", ".join(f"{count:,} by {layer}" for layer, count in report["layers"].items())
     rest = f"{report['equivalent']:,} cannot be, each with its reason; {len(report['survivors'])} survive"
-    return f"{report['mutants']:,} mutants of tables, guards and comparisons | noticed: {killed}; {rest}"
+    yield f"{report['mutants']:,} mutants of tables, guards and comparisons | noticed: {killed}; {rest}"
 
 
 def _comment(path: Path) -> str:
@@ -233,6 +254,13 @@ def _comment(path: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     words = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
     return " ".join(words).replace("|", "\\|")
+
+
+TELLERS: dict[str, Callable[[Facts], Iterator[str]]] = {
+    "model checker": _checked, "storms": _stormed, "mutants": _mutated, "kits": _conformed, "determinism": _repeated,
+    "fuzzing": _fuzzed,
+}  # fmt: skip
+"""The lines of the ledger about each step: what was run, and what was found."""
 
 
 def written(text: str, evidence: Facts) -> str:
@@ -244,6 +272,49 @@ def written(text: str, evidence: Facts) -> str:
 
 def _write_page(evidence: Facts) -> None:
     LEDGER.write_text(written(LEDGER.read_text(encoding="utf-8"), evidence), encoding="utf-8")
+
+
+def _step(name: str, scratch: Path, *, write: bool) -> bool:
+    """Carry one step out, say what came of it, and keep its numbers if they are wanted and it holds."""
+    started = time.monotonic()
+    print(f"== {name}: {(STEPS[name].__doc__ or '').splitlines()[0]}", flush=True)
+    try:
+        good, facts = STEPS[name](scratch)
+    except Failed as error:
+        good, facts = False, {"failed": str(error)}
+    seconds = time.monotonic() - started
+    if not good:
+        print(json.dumps(facts, indent=1)[-4000:])
+    elif write:
+        _keep(name, facts, seconds)
+    print(f"== {name}: {'holds' if good else 'FAILS'} after {seconds:.0f} s", flush=True)
+    return good
+
+
+def _keep(name: str, facts: Facts, seconds: float) -> None:
+    """The numbers of one step, beside those of the others."""
+    kept = json.loads(EVIDENCE.read_text(encoding="utf-8")) if EVIDENCE.exists() else {}
+    kept[name] = {
+        "commit": _commit(), "seconds": round(seconds, 1), "facts": facts,
+        "machine": f"{os.cpu_count()} cores, Python {sys.version.split()[0]}",
+    }  # fmt: skip
+    evidence = {step: kept[step] for step in STEPS if step in kept}
+    EVIDENCE.write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
+    _write_page(evidence)
+
+
+def _commit() -> str:
+    """What was proved: the commit, and whether more than the ledger differs from it."""
+    head = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{EVIDENCE.relative_to(ROOT)}",
+                   f":!{LEDGER.relative_to(ROOT)}")  # fmt: skip
+    return (head or "unknown") + (" with changes" if changed else "")
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                          check=False)  # fmt: skip
+    return done.stdout.strip()
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -259,28 +330,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.page:
         _write_page(json.loads(EVIDENCE.read_text(encoding="utf-8")))
         return 0
-    if options.write and options.only:
-        parser.error("--write keeps all numbers of one run; leave --only away")
-    begun, found, bad = time.monotonic(), {}, []
+    begun, bad = time.monotonic(), []
     with tempfile.TemporaryDirectory() as scratch:
         for name in options.only or STEPS:
-            started = time.monotonic()
-            print(f"== {name}: {(STEPS[name].__doc__ or '').splitlines()[0]}", flush=True)
-            try:
-                good, facts = STEPS[name](Path(scratch))
-            except Failed as error:
-                good, facts = False, {"failed": str(error)}
-            found[name] = facts
-            if not good:
+            if not _step(name, Path(scratch), write=options.write):
                 bad.append(name)
-                print(json.dumps(facts, indent=1)[-4000:])
-            print(f"== {name}: {'holds' if good else 'FAILS'} after {time.monotonic() - started:.0f} s", flush=True)
-    evidence = {"machine": f"{os.cpu_count()} cores, Python {sys.version.split()[0]}",
-                "seconds": time.monotonic() - begun, "steps": found}  # fmt: skip
-    if options.write and not bad:
-        EVIDENCE.write_text(json.dumps(evidence, indent=1) + "\n", encoding="utf-8")
-        _write_page(evidence)
-    print(f"proved in {evidence['seconds']:.0f} s" if not bad else f"not proved: {', '.join(bad)}")
+    seconds = time.monotonic() - begun
+    print(f"not proved: {', '.join(bad)}" if bad else f"proved in {seconds:.0f} s")
     return 1 if bad else 0
 
 
