@@ -214,7 +214,8 @@ def _stormed(facts: Facts) -> Iterator[str]:
     reached = sum(1 for mark in facts["marks"].values() if mark["times"])
     yield (f"{facts['seeds']:,} {facts['faults']} seeds of {facts['ranks']} ranks | {facts['events']:,} events, "
            f"{facts['cycles']:,} cycles, {facts['faults_struck']:,} faults, {facts['rank_hours']:,.0f} simulated "
-           f"rank-hours, {reached} of {len(facts['marks'])} marks reached, {len(facts['failures'])} violations")  # fmt: skip
+           f"rank-hours, {reached} of {len(facts['marks'])} marks reached, "
+           f"{len(facts['failures'])} violations")  # fmt: skip
 
 
 def _conformed(facts: Facts) -> Iterator[str]:

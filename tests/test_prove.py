@@ -36,7 +36,7 @@ def test_the_kept_numbers_are_those_of_a_run_in_which_all_held() -> None:
         "model checker": lambda facts: all(one["complete"] and one["ok"] for one in facts["configurations"]),
         "storms": lambda facts: not facts["failures"] and not facts["unreached"],
         "mutants": lambda facts: facts["killed"] >= module.LEAST_KILLED,
-        "kits": lambda facts: not any(counts.get("failed") or counts.get("error") for counts in facts["kits"].values()),
+        "kits": lambda facts: not any(count.get("failed") or count.get("error") for count in facts["kits"].values()),
         "determinism": lambda facts: all(line.endswith("the replay is the same") for line in facts["recorded_run"]),
         "fuzzing": lambda facts: all(line.endswith(", 0 findings") for line in facts["targets"]),
     }
