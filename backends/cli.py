@@ -7,6 +7,7 @@ too, so `main` speaks in place of click. Modules that load torch or trio are imp
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -21,6 +22,7 @@ import click
 from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
+from .command_check import check
 from .command_conform import conform
 from .command_conform_plugins import averager, policy
 from .command_mutants import mutants
@@ -286,13 +288,17 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @click.option("--records", is_flag=True, help="Print every record as a line of JSON, for programs.")
+@click.option("--journal", type=click.Path(path_type=Path), metavar="FILE",
+              help="Keep a journal there. Started again with the same FILE, the coordinator goes on with the run.")
 @RECORD
 @RUN_OPTIONS
 @DEBUG
-def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, record: Path | None, debug: bool,
-               **options: Any) -> int:  # fmt: skip
+def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journal: Path | None,
+               record: Path | None, debug: bool, **options: Any) -> int:  # fmt: skip
     """Coordinate a run whose ranks come from other terminals or hosts, with `paceline join`."""
     _debug(debug)
+    if journal is not None:
+        options["knobs"] = (*options["knobs"], f"journal={json.dumps(str(journal))}")
     config = _config(ranks, **options)
     from .coordinate import coordinate as body
 
@@ -366,6 +372,7 @@ def lint_tables() -> int:
     return 1 if findings else 0
 
 
+cli.add_command(check)
 cli.add_command(conform)
 cli.add_command(replay)
 cli.add_command(simulate)

@@ -96,7 +96,9 @@ def _compare(file: Path, until: int | None, diagram: bool, explains: bool) -> in
     from ..transports.record_file import is_record, read_record, replay_batches
 
     recorded = is_record(file)
-    machines = read_record(file) if recorded else {"": read_journal(file)}
+    machines = read_record(file) if recorded else {
+        f"part {number}" if number else "": part for number, part in enumerate(read_journal(file))
+    }  # fmt: skip
     remark = "%% " if diagram else ""
     differs = False
     for by, (head, whole) in machines.items():

@@ -30,11 +30,11 @@ from ..core.schema import Schema
 from ..transports.api import Credentials, Listener
 from ..transports.driver import CoordinatorDriver
 from ..transports.groups import first_error
-from ..transports.journal_file import JournalFile
 from ..transports.record_file import RunRecord
 from ..transports.registry import find_transport
 from .averager import Averager, find_averager
 from .bundle import read_bundle
+from .reopen import begin
 from .star_server import StarServer
 
 __all__ = ["INTERRUPTED", "Recorder", "serve"]
@@ -61,6 +61,8 @@ class Recorder:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                if append:
+                    _cut_torn_line(path)
                 self._file = open(path, "a" if append else "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
             except OSError as error:
                 raise ConfigError(f"the run directory cannot be written: {error}") from error
@@ -131,6 +133,13 @@ class Recorder:
             self._file = None
 
 
+def _cut_torn_line(path: Path) -> None:
+    """A process that was killed may have left half a record, which the next one would be glued to."""
+    if path.exists():
+        data = path.read_bytes()
+        os.truncate(path, data.rfind(b"\n") + 1)
+
+
 async def serve(
     config: Config,
     url: str,
@@ -143,13 +152,15 @@ async def serve(
 ) -> fx.Finish:
     """Run one coordinator until its run is over; gives its `Finish`.
 
-    `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record. With
-    `run_dir` the timeline and the consensus are written there, with `record` all that goes in and out of the machine is
-    appended to that file. In the main thread SIGINT and SIGTERM are handled as the
-    module says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
-    `CheckpointError` if the run ended and its consensus could not be, if the journal cannot be begun or what is to be
+    `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record.
+    With `run_dir` the timeline and the consensus are written there, with `record` all that goes in and out of the
+    machine is appended to that file. In the main thread SIGINT and SIGTERM are handled as the module says. If the
+    config names a journal that is there, the run it is of goes on (M-40). Raises `TransportError` if the address cannot
+    be bound, `ConfigError` if `run_dir` cannot be written or the averager is not to be found, `CheckpointError` if the
+    run ended and its consensus could not be, if the journal cannot be begun or gone on with, or what is to be
     resumed cannot be, `InvariantError` if a bug breaks the run off.
     """
+    find_averager(config.averager)  # before anybody is let in: without it no rank could ever average
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
     listener = await find_transport(url).listen(url, credentials)
     try:
@@ -173,21 +184,19 @@ async def _serve(
     bundle = None if config.initial_state == "rank" else read_bundle(Path(config.initial_state))
     if bundle is not None:
         config = attrs.evolve(config, initial_state=str(bundle.file))
-    coordinator = Coordinator(config, now=trio.current_time(), resume=None if bundle is None else bundle.resume)
+    coordinator, journal, goes_on = begin(config, trio.current_time(), None if bundle is None else bundle.resume)
 
     def make(schema: Schema) -> Averager:
         return find_averager(config.averager)(schema, gamma=config.gamma, digest=config.digest)
 
     plane = StarServer(lambda: coordinator.schema, make)
     with ExitStack() as files:
+        if journal is not None:
+            files.callback(journal.close)
         timeline = None if run_dir is None else run_dir / "timeline.jsonl"
         same = bundle is not None and run_dir is not None and bundle.file.parent == run_dir.resolve()
-        recorder = Recorder(coordinator, timeline, on_record, append=same)
+        recorder = Recorder(coordinator, timeline, on_record, append=same or goes_on)
         files.callback(recorder.close)
-        journal = None
-        if config.journal is not None:
-            journal = JournalFile(Path(config.journal), coordinator, sync=config.journal_sync)
-            files.callback(journal.close)
         keepers = [] if journal is None else [journal.append]
         if record is not None:
             kept = RunRecord(record, coordinator)

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Self
 
-from . import gates, ladder, membership
+from . import attachment, gates, ladder, membership, seldom
 from . import messages as m
 from .actions import Actions
 from .cadence import Balancer
@@ -28,37 +28,30 @@ from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
 from .dump import dump_when_due, state_dump
-from .effects import Alert, CloseLink, Emit, Ready, Send, SendFenced
+from .effects import Alert, CloseLink, Ready, Send, SendFenced
 from .engine import Engine, Kind
 from .errors import InvariantError, LocalProtocolError
 from .events import (
-    CallbackFailed,
     ConsensusSaved,
     CoordinatorEvent,
-    HelloReceived,
-    LinkLost,
-    LinkUp,
     MetaWritten,
-    Operator,
-    OperatorRequest,
-    ProcessExited,
     Received,
     RoundAborted,
     RoundProgress,
     RoundReduced,
-    SendFailed,
     Tick,
 )
-from .guard import GrowthGuard, Guard, LevelGuard, NoGuard, default_threshold
+from .guard import Guard, chosen
 from .joining import Joins
 from .ledger import Resume, take_over
 from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
-from .roles import CHECKPOINT, EVALUATE, Roles
+from .roles import Roles
 from .run import Run
 from .schema import Schema
+from .sessions import Sessions
 from .snapshots import of_coordinator, restore_coordinator
 from .tables import engine_for
 
@@ -85,21 +78,23 @@ class Coordinator:
     """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables,
     `guard` takes the place of the one that the config names, `policies` may replace the balancer and the failure
     detector too, `resume` is the record of the run to go on with (K-12);
-    `CheckpointError` if the two do not go together."""
+    `CheckpointError` if the two do not go together. `host` is the name of this machine, as ranks on it say it (M-30).
+    """
 
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
-        "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "joins", "late_after",
-        "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above",
-        "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles", "run", "run_engine",
-        "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations",
-        "voters",
+        "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "host", "joins",
+        "late_after", "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox",
+        "park_above", "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles", "run",
+        "run_engine", "save_issued", "schema", "schema_hash", "seats", "sessions", "short", "starting", "stopping",
+        "urgent", "violations", "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
                  guard: Guard | None = None, resume: Resume | None = None,
-                 policies: Policies | None = None) -> None:  # fmt: skip
+                 policies: Policies | None = None, host: str = "") -> None:  # fmt: skip
         self.config = config
+        self.host = host
         self.generation = 1
         self.now = now
         self.outbox: list[Any] = []
@@ -114,10 +109,11 @@ class Coordinator:
         self.roles = Roles(self)
         self.actions = Actions(self)
         self.joins = Joins(self)
+        self.sessions = Sessions(self)
         self.book = Book(0, 1, 1, 0, True)
         self.policies = Policies() if policies is None else policies
         self.balancer: Cadence = Balancer(ranks=[])
-        self.guard: Guard = guard or self.policies.guard or _guard(config)
+        self.guard: Guard = guard or self.policies.guard or chosen(config)
         self.meta = MetaController() if config.meta_controller else None
         self.schema: Schema | None = None
         self.schema_hash = b""
@@ -167,7 +163,7 @@ class Coordinator:
         self.records.append((now, event))
         try:
             if now > self.late_after:
-                self._was_away()
+                seldom.was_away(self)
             if received:
                 self._receive(event.message)  # type: ignore[union-attr]
             else:
@@ -209,6 +205,17 @@ class Coordinator:
         restore_coordinator(made, snapshot)
         return made
 
+    @classmethod
+    def restart(cls, config: Config, snapshot: Iterable[Any], records: Iterable[tuple[float, CoordinatorEvent]],
+                now: float, *, undone: Iterable[Any] = (), engine: str = "compiled", guard: Guard | None = None,
+                policies: Policies | None = None) -> Self:  # fmt: skip
+        """A run whose coordinator has died, in its next generation (M-40): `snapshot` is the last one that was kept,
+        `records` every event since, `undone` the effects of the newest batch. See `recovery.py`."""
+        from .recovery import restart
+
+        made = cls.restore(config, snapshot, engine=engine, guard=guard, policies=policies)
+        return restart(made, records, now, undone)
+
     @property
     def alive_count(self) -> int:
         """Joining ranks, voters and lagging ones (M-1)."""
@@ -231,10 +238,15 @@ class Coordinator:
         if message.run_id != self.config.run_id:
             self.fence(message.rank, "other_run")
             return
-        if peer is None or message.incarnation != peer.incarnation or message.generation != self.generation:
+        if peer is None or message.incarnation != peer.incarnation or (
+            message.generation != self.generation and not self._sent_again(message, peer)
+        ):  # fmt: skip
             self._tell_stale(message, peer)
             return
         if peer.alive:
+            if message.report_seq <= peer.report_seq:
+                self.fence(message.rank, "repeated")  # M-42: sent again, or overtaken by what was sent again
+                return
             if message.report_seq != peer.report_seq + 1:
                 self._violation(peer, f"report {peer.report_seq + 1} is missing, {message.report_seq} came")
                 return
@@ -242,6 +254,9 @@ class Coordinator:
             peer.last_seen = self.now
             if message.control_seq > peer.handled_seq and not peer.acknowledge(message.control_seq):
                 self._violation(peer, f"control message {message.control_seq} is confirmed and was never sent")
+                return
+            if name in CYCLE_REPORTS and message.generation != self.generation:
+                self.fence(message.rank, name)  # M-43: of a round that ended with the life of a coordinator
                 return
         row = self.peer_engine.fire(peer, name, message)
         if name in CYCLE_REPORTS and row.kind is Kind.ACCEPT:
@@ -256,6 +271,10 @@ class Coordinator:
         elif row.kind is Kind.VIOLATION:
             self._violation(peer, f"{name}: {row.note} ({row.rule})")
 
+    def _sent_again(self, message: m.Report, peer: Peer) -> bool:
+        """M-42: made in an earlier generation, by a life that has resumed in this one."""
+        return peer.attached and peer.born <= message.generation < self.generation
+
     def fence(self, rank: int, why: str) -> None:
         """Count stale evidence; it changes nothing else (I3)."""
         self.fenced[rank, why] = self.fenced.get((rank, why), 0) + 1
@@ -268,7 +287,7 @@ class Coordinator:
         self.fence(message.rank, "stale")
         if peer is not None and self.now >= peer.fenced_told_at + FENCED_REPLY_S:
             peer.fenced_told_at = self.now
-            self.emit(SendFenced(message.rank, message.incarnation, self.cycle.number, "stale"))
+            self.emit(SendFenced(message.rank, message.incarnation, attachment.fenced(self, peer, "stale")))
 
     def _not_a_report(self, message: Any) -> None:
         """A kind that only flows the other way, or one that opens a session: impossible here in any order (N-7)."""
@@ -291,6 +310,8 @@ class Coordinator:
     def _other(self, event: Any) -> None:
         if isinstance(event, Tick):
             self.urgent = self.urgent or self.now >= self.deadline
+        elif isinstance(event, ROUND_EVENTS) and event.key.is_transfer:
+            self.joins.arrived(event)
         elif isinstance(event, ROUND_EVENTS):
             row = self.cycle_engine.fire(self.cycle, type(event).__name__, event)
             if row.kind == Kind.FENCED:
@@ -298,46 +319,7 @@ class Coordinator:
             self.urgent = self.urgent or not isinstance(event, RoundProgress)
         else:
             self.urgent = True
-            self._seldom(event)
-
-    def _seldom(self, event: Any) -> None:
-        if isinstance(event, HelloReceived):
-            membership.knock(self, event)
-        elif isinstance(event, (LinkLost, ProcessExited)):
-            membership.link_ended(self, event)
-        elif isinstance(event, SendFailed):
-            membership.send_failed(self, event)
-        elif isinstance(event, OperatorRequest):
-            self._operate(event)
-        elif isinstance(event, FILE_EVENTS):
-            if event.error is not None:
-                self.actions.file_failed(event.decision_id)
-                self.emit(Alert("checkpoint_failed", "averager", event.error))
-            else:
-                self.emit(Emit("CheckpointWritten", {"what": type(event).__name__, "version": event.version}))
-        elif isinstance(event, CallbackFailed):
-            self.emit(Alert("callback_failed", event.name, event.text))
-        elif isinstance(event, LinkUp):
-            self.fence(event.rank, "LinkUp")  # reattachment does not exist: a link that was lost has ended its rank
-
-    def _was_away(self) -> None:
-        """M-9: judge nobody by the silence that was our own."""
-        for rank in self.alive:
-            self.peers[rank].last_seen = self.peers[rank].last_progress = self.now
-        ladder.refresh(self)
-        self.cycle.pending_since = self.cycle.last_evidence_at = self.cycle.idle_since = self.now
-        self.actions.refresh()
-        self.urgent = True
-
-    def _operate(self, event: OperatorRequest) -> None:
-        if event.kind == Operator.STOP:
-            self.run.request_stop("an operator asked")
-        elif event.kind == Operator.START and self.run.can_start():
-            self.run.close_window()
-        elif event.kind in (Operator.CHECKPOINT, Operator.EVAL):
-            self.actions.wish(CHECKPOINT if event.kind == Operator.CHECKPOINT else EVALUATE, "operator")
-        else:
-            self.emit(Alert("unserved_role", "operator", f"{event.kind.name.lower()} cannot be served now"))
+            seldom.take(self, event)
 
     # --- the pass (C-3) ------------------------------------------------------------------------------------------
 
@@ -348,6 +330,7 @@ class Coordinator:
             membership.check_recoverable(self)
             if self.run.phase == RunPhase.FORMING:
                 self.run.form()
+            self.sessions.judge()
             self.joins.ask_donors()
             if self.returned:
                 self.returned = False
@@ -364,7 +347,8 @@ class Coordinator:
             # What is handed out or closed after the gates were judged may change them; nothing else does.
             if counted != (self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window):
                 gates.count_gate(self)
-            if not (self.lost or self.condemned or self.urgent or self.returned or self._gate_opened()):
+            again = self.lost or self.condemned or self.urgent or self.returned or self.sessions.due()
+            if not (again or self._gate_opened()):
                 break
         else:
             raise InvariantError(f"a pass did not come to rest in {PASS_LIMIT} rounds")
@@ -378,20 +362,24 @@ class Coordinator:
 
     def _beacon(self) -> None:
         """N-8: beacons leave every `beacon_s`, whatever the coordinator waits for."""
-        if self.now < self.next_beacon:
+        if self.now < self.next_beacon:  # to a rank without a link it would say nothing when it arrives
             return
         self.next_beacon = self.now + self.config.beacon_s
         for rank in self.alive:
-            self.send(self.peers[rank], m.Beacon, run_phase=int(self.run.phase), cycle_phase=int(self.cycle.phase),
-                      cycle=self.cycle.number)  # fmt: skip
+            if self.peers[rank].attached:
+                self.send(self.peers[rank], m.Beacon, run_phase=int(self.run.phase),
+                          cycle_phase=int(self.cycle.phase), cycle=self.cycle.number)  # fmt: skip
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
         dump = math.nextafter(self.dump_due, math.inf)
-        due = [self.next_beacon, ladder.next_due(self), dump, *self.run.deadlines(), *self.actions.deadlines()]
+        due = [self.next_beacon, ladder.next_due(self), attachment.next_due(self), dump]
+        due += [*self.run.deadlines(), *self.actions.deadlines()]
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))
+        if self.sessions.deadline is not None:
+            due.append(self.sessions.deadline)
         if self.liveness:
             due.append(math.nextafter(self.liveness[0][0], math.inf))
         self.deadline = min(due)
@@ -404,8 +392,8 @@ class Coordinator:
         self.outbox.append(effect)
 
     def send(self, peer: Peer, kind: type[m.Control], **fields: Any) -> None:
-        """One message to one incarnation, stamped and numbered; a plan in it is reserved under its number (N-10)."""
-        if not peer.attached:  # nor is who has left or died
+        """One message to one incarnation, stamped, numbered and kept (N-9, M-42); a plan in it is reserved (N-10)."""
+        if not peer.reachable:  # nor is who has left or died
             return
         rank, incarnation = peer.rank, peer.incarnation
         peer.control_seq = number = peer.control_seq + 1
@@ -418,7 +406,9 @@ class Coordinator:
             run_id=self.config.run_id, generation=self.generation, rank=rank, incarnation=incarnation,
             control_seq=number, report_seq=peer.report_seq, **fields,
         )  # fmt: skip
-        self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))
+        peer.keep(number, message)
+        if peer.attached:
+            self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""
@@ -467,16 +457,3 @@ class Coordinator:
     def dump(self) -> dict[str, Any]:
         """The state of everything (O-8); see `dump.py`."""
         return state_dump(self)
-
-
-def _guard(config: Config) -> Guard:
-    """The guard a config names (B-33)."""
-    if not isinstance(config.guard, str):
-        given: Guard = config.guard
-        return given
-    if config.guard == "growth":
-        return GrowthGuard()
-    if config.guard == "none":
-        return NoGuard()
-    threshold = config.guard_threshold
-    return LevelGuard(default_threshold(blends=config.alpha is not None) if threshold is None else threshold)

@@ -6,6 +6,7 @@ run has and what the rank brought, so that the line on the rank's terminal is en
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError
@@ -16,11 +17,13 @@ from .schema import dataset_length
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
+    from .peer import Peer
 
-__all__ = ["PROTOCOL", "refusal"]
+__all__ = ["PROTOCOL", "may_follow", "refusal", "refused_claim"]
 
 PROTOCOL = 1
 LITTLE_ENDIAN = 0
+LIBRARY = re.compile(r"torch \d+\.\d+")
 DEFAULT_MAX_RANKS = 4096
 """Seats of a run whose `max_ranks` is not set: a bound for a coordinator that somebody dials by mistake."""
 
@@ -32,6 +35,21 @@ def _no(code: RejectCode, text: str, *, retry: bool = False) -> Reject:
 def refusal(co: Coordinator, hello: Hello) -> Reject | None:
     """Why this Hello is refused, or None. Changes nothing."""
     return _stage(co) or _identity(co, hello) or _data(co, hello) or _seat(co, hello)
+
+
+def refused_claim(co: Coordinator, hello: Hello) -> Reject | None:
+    """Why a rank that wants to go on with its life is refused whatever it claims: it is another one than it was. The
+    stage of the run is no reason, since it is part of the run already (M-42)."""
+    return _identity(co, hello) or _data(co, hello)
+
+
+def may_follow(co: Coordinator, hello: Hello, rank: int) -> bool:
+    """Whether this Hello may take the seat: nobody has it, its rank has no link, or it is the rank itself that comes
+    anew. A life ends with a new Hello, but never at the wish of a stranger while its own link is up."""
+    peer = co.peers.get(rank)
+    if peer is None or not peer.alive or peer.detached:
+        return True
+    return hello.resume is not None and hello.resume.incarnation == peer.incarnation
 
 
 def _stage(co: Coordinator) -> Reject | None:
@@ -65,7 +83,32 @@ def _identity(co: Coordinator, hello: Hello) -> Reject | None:
     if co.schema is not None and hello.schema_hash != co.schema_hash:
         return _no(RejectCode.SCHEMA, f"another model: {co.schema.first_difference(hello.schema)}")
     refused = refused_hello(co, hello)
-    return None if refused is None else _no(*refused)
+    return _collective(co, hello) if refused is None else _no(*refused)
+
+
+def _collective(co: Coordinator, hello: Hello) -> Reject | None:
+    """M-5: one communicator spans devices of one vendor only, and both its ends have to speak the same library."""
+    if not co.config.is_collective or not co.alive:
+        return None
+    first = co.peers[co.alive[0]]
+    if vendors(first) != vendors(hello):
+        return _no(RejectCode.VENDOR, f"rank {first.rank} has devices of {vendors(first)}, this rank of "
+                   f"{vendors(hello)}; no collective spans both: average by 'star'")  # fmt: skip
+    if library(first) != library(hello):
+        return _no(RejectCode.VENDOR, f"rank {first.rank} runs {library(first)}, this rank {library(hello)}; a "
+                   "collective needs the same on every rank: install the same version everywhere")  # fmt: skip
+    return None
+
+
+def vendors(rank: Hello | Peer) -> str:
+    """The makers of a rank's devices, by the first word of their names."""
+    return ", ".join(sorted({device.split(" ")[0] for device in rank.devices})) or "nobody"
+
+
+def library(rank: Hello | Peer) -> str:
+    """Major and minor version of the library that collectives run on, as the rank tells its runtime."""
+    found = LIBRARY.search(rank.runtime)
+    return rank.runtime if found is None else found.group()
 
 
 def _data(co: Coordinator, hello: Hello) -> Reject | None:
@@ -92,11 +135,13 @@ def _data(co: Coordinator, hello: Hello) -> Reject | None:
 
 def _seat(co: Coordinator, hello: Hello) -> Reject | None:
     limit = co.config.max_ranks or co.config.target_ranks or DEFAULT_MAX_RANKS
-    if co.alive_count >= limit:
-        return _no(RejectCode.FULL, f"all {limit} seats are taken; max_ranks sets their number", retry=True)
     wanted = hello.wanted_rank
+    follows = wanted is not None and may_follow(co, hello, wanted)
+    replaces = wanted is not None and follows and wanted in co.alive
+    if co.alive_count - replaces >= limit:
+        return _no(RejectCode.FULL, f"all {limit} seats are taken; max_ranks sets their number", retry=True)
     if wanted is not None and wanted >= limit:
         return _no(RejectCode.SEAT, f"there is no rank {wanted} in a run of {limit} ranks")
-    if wanted is not None and wanted in co.peers and co.peers[wanted].alive:
+    if wanted is not None and not follows and hello.resume is None:
         return _no(RejectCode.SEAT, f"rank {wanted} is taken already; start each rank once, or give no rank")
     return None

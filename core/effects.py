@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from .messages import Control, Outcome, Plan, Reject, Report, RoundKey, Welcome
+from .messages import Control, Fenced, Outcome, Plan, Reject, Report, RoundKey, Welcome
 from .values import value
 
 
@@ -27,12 +27,14 @@ class Ready:
 
 @value
 class Admit:
-    """Give the connection `link` the seat (rank, incarnation) and send it the welcome."""
+    """Give the connection `link` the seat (rank, incarnation) and send it the welcome, then `resend`: what a rank that
+    resumes lacks, in order (M-42). A connection that had the seat before is closed without a word about it."""
 
     link: int
     rank: int
     incarnation: int
     welcome: Welcome
+    resend: tuple[Control, ...] = ()
 
 
 @value
@@ -59,8 +61,7 @@ class SendFenced:
 
     rank: int
     incarnation: int
-    cycle: int
-    why: str
+    fenced: Fenced
 
 
 @value
@@ -185,7 +186,8 @@ class TakeSnapshot:
 
 @value
 class SendState:
-    """Copy the frozen and local entries now and send them to a joiner (M-24): a transfer, nothing of a cycle."""
+    """Copy the frozen and local entries now and send them to a joiner (M-24): a transfer, nothing of a cycle. If the
+    joiner is no rank at all, the averager asks: send it the consensus that was adopted last (M-44)."""
 
     transfer_id: int
     generation: int
@@ -201,6 +203,62 @@ class Adopt:
     how: str
     reset_optimizer: bool
     outcome: Outcome
+
+
+@value
+class MakeSessionId:
+    """Make the id of a communicator, then say `SessionIdMade` (M-30): opaque bytes that let the members find each
+    other, such as the address of a store. Served whatever the training process does (W-20)."""
+
+    session_id: int
+
+
+@value
+class BuildSession:
+    """Leave the communicator of before, if there is one, and enter this one (M-31): its id, the own place in it, its
+    size, and its members as (rank, incarnation), ascending. It is the first order of a collective, because all members
+    have to take part; what fails here is said with `CollectiveFailed`."""
+
+    session_id: int
+    uid: bytes
+    new_rank: int
+    new_world_size: int
+    members: tuple[tuple[int, int], ...]
+
+
+@value
+class ShareState:
+    """All members of the session take part: `source` gives its full state (R-20), who `adopts` takes it over, for the
+    others it passes by. It follows `BuildSession` (M-6, M-31)."""
+
+    session_id: int
+    source: int
+    adopts: bool
+
+
+@value
+class RunCollective:
+    """Average in place with all members of the session, as R-13 says, then say `CollectiveDone` or `CollectiveFailed`.
+
+    `steps` is the own contribution, 0 of who only observes. Parameters and buffers are copied to scratch first; a call
+    that fails puts them back before it says so, so that it can be repeated (R-15). `restore` says that an earlier call
+    of this cycle succeeded here and not everywhere: what it changed, outer state included, is put back from its scratch
+    before this one begins (W-14). Scratch is kept until the next cycle's call."""
+
+    cycle: int
+    attempt: int
+    session_id: int
+    steps: int
+    observer: bool
+    restore: bool
+
+
+@value
+class AbortCollective:
+    """Free whoever is inside, or about to enter, a call of this session; it ends with `CollectiveFailed` (R-15). It is
+    carried out at once, beside the training process, and before device memory is touched (W-20, W-24)."""
+
+    session_id: int
 
 
 @value
@@ -290,6 +348,15 @@ class Reporting:
     """Send this report on the report lane (called Report in protocol 3.4; renamed: `Report` is the message base)."""
 
     report: Report
+
+
+@value
+class Dial:
+    """Look for the coordinator after `after_s` seconds: a Hello with the rank's seat and its claim (M-42), which is
+    made up at that moment, by `Worker.claim`. The answer comes back as `Received`, a try that failed as
+    `LinkLost`."""
+
+    after_s: float
 
 
 @value

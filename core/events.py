@@ -37,18 +37,20 @@ class HelloReceived:
 @value
 class LinkLost:
     """The control link of an incarnation ended; `cause` is for people (M-17). At a worker rank and incarnation are
-    its own."""
+    its own. `link` is the driver's number of the connection: one that has been replaced since says nothing (M-42)."""
 
     rank: int = 0
     incarnation: int = 0
     cause: str = ""
+    link: int | None = None
 
 
 @value
 class SendFailed:
-    """A `Send` did not happen (N-10); `token` is (rank, incarnation, control_seq)."""
+    """A `Send` did not happen (N-10); `token` is (rank, incarnation, control_seq), `link` as in `LinkLost`."""
 
     token: tuple[int, int, int]
+    link: int | None = None
 
 
 @value
@@ -188,17 +190,19 @@ class DrainPoint:
 
 @value
 class SnapshotTaken:
-    """The copy asked for by `TakeSnapshot` exists (W-10); `copy_ms` is the time the copy took."""
+    """The copy asked for by `TakeSnapshot` exists (W-10); `copy_ms` is the time the copy took, `generation` that of the
+    order, None for the current one."""
 
     cycle: int
     attempt: int
     copy_ms: float
+    generation: int | None = None
 
 
 @value(kw_only=True)
 class ConsensusStaged:
     """The consensus of a cycle lies beside the live parameters, whole (W-11). `divergence`, `pre_norm` and
-    `post_norm` are the triple of R-16."""
+    `post_norm` are the triple of R-16, `generation` is as in `SnapshotTaken`."""
 
     cycle: int
     attempt: int
@@ -210,6 +214,45 @@ class ConsensusStaged:
     post_norm: float | None = None
     digest: bytes | None = None
     state_complete: bool = True
+    generation: int | None = None
+
+
+@value
+class SessionIdMade:
+    """The id that `MakeSessionId` asked for exists (M-30)."""
+
+    session_id: int
+    uid: bytes
+
+
+@value(kw_only=True)
+class CollectiveDone:
+    """The call of this cycle and attempt succeeded here: the average is in the live parameters (R-13).
+
+    `total_steps` is the third total of the call, the steps of all whose values were finite; 0 says that all skipped it
+    and nothing has changed. `refusal` says that the own values were not, so that the own steps are not in it.
+    `divergence`, `pre_norm` and `post_norm` are the triple of R-16. `state_complete`: who observed holds the parts of
+    the state too that no average carries (M-25)."""
+
+    cycle: int
+    attempt: int
+    total_steps: int
+    refusal: Refusal | None = None
+    divergence: float | None = None
+    pre_norm: float | None = None
+    post_norm: float | None = None
+    state_complete: bool = True
+
+
+@value
+class CollectiveFailed:
+    """The call of this cycle and attempt ended without an average, or was aborted; parameters and buffers are what they
+    were before it (R-15). Not `retryable`: this rank cannot average at all (R-18)."""
+
+    cycle: int
+    attempt: int
+    cause: str
+    retryable: bool = True
 
 
 @value
@@ -260,5 +303,6 @@ CoordinatorEvent = (
 )  # fmt: skip
 WorkerEvent = (
     Tick | Received | LinkUp | LinkLost | LaneClosed | StepDone | ChunkDone | DrainPoint | SnapshotTaken
-    | ConsensusStaged | RoundBroken | ActionDone | TrainingFailed | LeaveRequested | Wish
+    | ConsensusStaged | RoundBroken | SessionIdMade | CollectiveDone | CollectiveFailed | ActionDone | TrainingFailed
+    | LeaveRequested | Wish
 )  # fmt: skip

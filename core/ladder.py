@@ -10,6 +10,7 @@ something, asks again, or takes a rank out of the gates; it ends nobody (I31).
 - `snapshot`: from the request to SnapshotReady. The one batch a rank still finishes is evidence, once.
 - `upload`: until its contribution is complete. Moving bytes are evidence. What comes then is the averager's debt.
 - `ack`: from RoundReduced to SyncAck.
+- `collective`: from SyncNow to SyncAck, where ranks average in place; all of them owe as long as one is missing.
 - `step`: between two steps, from the moment on in which another voter waits for this rank.
 
 The clocks of a rank stand still while it evaluates or is in the checkpoint or epoch callback, for the role limit at
@@ -51,6 +52,7 @@ class Stage(IntEnum):
     UPLOAD = 1
     ACK = 2
     STEP = 3
+    COLLECTIVE = 4
 
 
 @state
@@ -70,10 +72,10 @@ class Climb:
     nudges: int = 0
     durations: tuple[deque[float], ...] = attrs.field(factory=lambda: tuple(deque() for _ in Stage))
 
-    def begin(self, now: float) -> None:
+    def begin(self, stage: Stage, now: float) -> None:
         """A cycle was armed: its first request is out, and nothing was said about it yet."""
         self.suspected = ()
-        self.enter(Stage.SNAPSHOT, now)
+        self.enter(stage, now)
 
     def enter(self, stage: Stage | None, now: float) -> None:
         """The next stage begins; None when the rank owes nothing."""
@@ -139,14 +141,19 @@ def _owing(co: Coordinator) -> Iterator[tuple[Peer, Stage, float]]:
     if cycle.phase == CyclePhase.PENDING:
         for rank in cycle.participants:
             climb = co.peers[rank].climb
-            if climb.stage is not None and cycle.owes(rank) and co.actions.under_way(rank) is None:
+            if climb.stage is not None and cycle.owes(rank) and _judged(co, rank):
                 yield co.peers[rank], climb.stage, climb.evidence_at
     elif cycle.phase == CyclePhase.IDLE:
         waiting_since = cycle.idle_since if cycle.waiting_since is None else cycle.waiting_since
         for peer in waiting_steps(co):
-            if co.actions.under_way(peer.rank) is None:
+            if _judged(co, peer.rank):
                 since = max(cycle.idle_since, waiting_since, peer.last_progress, peer.climb.evidence_at)
                 yield peer, Stage.STEP, since
+
+
+def _judged(co: Coordinator, rank: int) -> bool:
+    """Neither busy with a duty (M-11) nor without a link, for which it has its window (M-42)."""
+    return co.actions.under_way(rank) is None and not co.peers[rank].detached
 
 
 # --- the steps -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import attrs
 
 from . import gates
 from . import messages as m
+from .attachment import Attachment
 from .effects import Alert, Emit
 from .errors import InvariantError
 from .ladder import Climb, Stage
@@ -21,7 +22,6 @@ from .roles import CHECKPOINT, EVALUATE
 from .values import state, value
 
 if TYPE_CHECKING:
-    from .coordinator import Coordinator
     from .dispatch.book import InFlight
 
 __all__ = ["Lost", "Peer"]
@@ -89,24 +89,17 @@ class Window:
 
 
 @state
-class Peer:
+class Peer(Attachment):
     """See the module. `satisfied` and `quota` are the gate's view of this rank (G-1), kept by the desk."""
 
-    co: Coordinator
-    rank: int
-    incarnation: int
-    phase: PeerPhase = PeerPhase.JOINING
-    attached: bool = True
     host: str = ""
+    devices: tuple[str, ...] = ()
+    runtime: str = ""
     last_seen: float = 0.0
     last_progress: float = 0.0
     progress_kind: str = "hello"
     last_step_count: int = 0
     lr: float | None = None
-    control_seq: int = 0
-    handled_seq: int = 0
-    report_seq: int = 0
-    tokens: dict[int, int] = attrs.field(factory=dict)
     void_before: int = 0
     refusals_in_row: int = 0
     steps: int = 0
@@ -119,6 +112,7 @@ class Peer:
     acked: bool = True
     shipped: int | None = None
     outcome: m.Outcome | None = None
+    refusal: m.Refusal | None = None
     divergence: float | None = None
     pre_norm: float | None = None
     post_norm: float | None = None
@@ -139,11 +133,6 @@ class Peer:
     climb: Climb = attrs.field(
         default=attrs.Factory(lambda self: Climb(self.co.config.suspect_history), takes_self=True)
     )
-
-    @property
-    def alive(self) -> bool:
-        """Joining, voter or lagging (M-1)."""
-        return self.phase in (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -229,6 +218,15 @@ class Peer:
         self._progress("EpochFnElapsed")
         self.co.actions.epoch_called(self, event)
 
+    def makes_session(self, event: m.SessionIdGenerated) -> bool:
+        """It is the generator of the pending session, and this is the first answer (M-31)."""
+        return self.co.sessions.awaits(event)
+
+    def note_session(self, event: m.SessionIdGenerated) -> None:
+        """M-31: NewSession follows in step 5 of this pass. It is no progress: a helper answers, whatever the training
+        thread does (M-2)."""
+        self.co.sessions.answered(event)
+
     def forward_sample(self, event: m.ResourceSample) -> None:
         """Decides nothing (O-5)."""
         self.co.emit(Emit("Custom", {"rank": self.rank, "sample": event.sample}))
@@ -309,13 +307,13 @@ class Peer:
     def open_slots(self) -> None:
         """C-11.3: nothing of the last cycle is left."""
         self.snapshot_steps = self.last_step_count
-        self.climb.begin(self.co.now)
+        self.climb.begin(self.co.cycle.first_stage, self.co.now)
         self.clear_evidence()
 
     def clear_evidence(self) -> None:
         """A new attempt starts from nothing (C-39)."""
         self.acked = False
-        self.shipped = self.outcome = self.divergence = self.pre_norm = self.post_norm = None
+        self.shipped = self.outcome = self.refusal = self.divergence = self.pre_norm = self.post_norm = None
         self.digest = self.upload_ms = self.sync_lag_ms = None
         self.bytes_in = 0
 
@@ -325,11 +323,12 @@ class Peer:
     progressed = _progress
 
     def acknowledge(self, handled: int) -> bool:
-        """All control messages up to `handled` are handled: their reservations are final (N-10). False, and nothing
-        changed, if that number was never sent."""
+        """All control messages up to `handled` are handled: their reservations are final (N-10) and nobody needs them
+        again (N-9). False, and nothing changed, if that number was never sent."""
         if handled > self.control_seq:
             return False
         self.handled_seq = handled
+        self.retained.release(handled)
         self._note_back()
         for number in [n for n in self.tokens if n <= handled]:
             del self.tokens[number]

@@ -72,9 +72,12 @@ class Run:
         elif co.alive_count < config.min_ranks:
             self.fail(f"{co.alive_count} ranks are left of the {config.min_ranks} that a run needs")
         elif co.now > self.closed_at + config.scaled(config.formation_s):
-            for rank in co.alive:
-                if not co.peers[rank].acked:
-                    co.lose(rank, f"not formed within {config.formation_s:g} s")
+            for rank in co.cycle.unformed():
+                co.lose(rank, f"not formed within {config.formation_s:g} s")
+
+    def form_anew(self) -> None:
+        """Another source gives the initial state: it and those who wait for it have `formation_s` again (M-6)."""
+        self.closed_at = self.co.now
 
     def close_window(self) -> None:
         """Nobody else is waited for; cycle 0 can be armed."""
@@ -228,6 +231,7 @@ class Run:
         self.co.emit(WriteMeta(self.meta(reason, decision_id)))
         if self.co.config.averager not in RANKS_WRITE:
             self.co.emit(SaveConsensus(decision_id, self.co.cycle.version, stem))
+            self.co.actions.note_ordered(decision_id, reason, stem)
 
     def meta(self, reason: m.SaveReason, decision_id: int) -> dict[str, Any]:
         """The record a resume reads (K-6): counters, coverage as uncovered batches per open epoch (K-10)."""

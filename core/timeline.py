@@ -17,7 +17,10 @@ import attrs
 
 from .values import value
 
-__all__ = ["TIMELINE", "TimelineEvent", "undeclared"]
+__all__ = ["AGAIN", "TIMELINE", "TimelineEvent", "undeclared"]
+
+AGAIN = "again"
+"""The mark of what a coordinator that was started anew may be saying a second time (M-44)."""
 
 
 @value(kw_only=False)
@@ -34,7 +37,8 @@ def _event(name: str, meaning: str, /, **fields: str) -> TimelineEvent:
 
 
 _LADDER = {
-    "rank": "who is late", "cycle": "the cycle it is late in", "stage": "snapshot, upload, ack or step (M-10)",
+    "rank": "who is late", "cycle": "the cycle it is late in",
+    "stage": "snapshot, upload, ack, step or collective (M-10)",
     "waited": "without evidence", "deadline": "what it may take (M-11)", "median": "of its last ones, or None",
     "deviation": "median absolute deviation, or None", "count": "how many durations are known",
 }  # fmt: skip
@@ -87,11 +91,20 @@ _EVENTS = (
            dump="the state of everything"),
     _event("Stalled", "Nothing moved up to a ceiling (M-15, M-16); the run saves and stops.", cycle="its number",
            waited_s="without evidence", dump="the state of everything (O-8)"),
+    _event("SessionNew", "A communicator is made, for who is alive then (M-31).", session="its number",
+           ranks="its members", generator="who made its id", state_from="who gives the state to newcomers, or None",
+           cycle="the one that goes on in it, or None", attempt="of that cycle; 0 without one"),
     _event("Joined", "A rank was let in (M-7).", rank="its seat", incarnation="which life of it", host="as it says"),
     _event("Promoted", "It votes and works from now on (M-25).", rank="who"),
     _event("Left", "A polite departure (M-8).", rank="who", incarnation="which life", reason="as it says",
            unmerged="steps that others train again"),
     _event("Died", "An incarnation has ended (M-18).", rank="who", incarnation="which life", cause="in words"),
+    _event("Detached", "A rank has no link, and is awaited (M-42).", rank="who", incarnation="which life",
+           cause="in words", until="monotonic second at which it is dead"),
+    _event("Reattached", "It is back, and goes on with its life (M-42).", rank="who", incarnation="which life",
+           waited_s="without a link", resent="messages that it lacked", reports_missing="that it sends again"),
+    _event("Restarted", "The coordinator was started anew (M-40).", generation="its life", version="of the consensus",
+           ranks="that are awaited"),
     _event("RoleChanged", "A callback has another holder (M-33).", role="epoch, evaluate or checkpoint",
            **{"from": "rank or None", "to": "rank or None"}),
     _event("CheckpointArmed", "A bundle will be written of this cycle's consensus (K-2).", cycle="its number",
@@ -126,5 +139,5 @@ def undeclared(name: str, facts: Mapping[str, Any]) -> str | None:
         return None
     known = {field.removesuffix("?") for field in event.fields}
     needed = {field for field in event.fields if not field.endswith("?")}
-    odd = sorted((facts.keys() - known) | (needed - facts.keys()))
+    odd = sorted((facts.keys() - known - {AGAIN}) | (needed - facts.keys()))
     return f"{name} is declared with other fields; it differs in {', '.join(odd)}" if odd else None

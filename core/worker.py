@@ -3,8 +3,8 @@
 It decides nothing about the cohort: it obeys, reports and keeps its books. Two callers feed it. The training process
 says `StepDone`, `ChunkDone`, `SnapshotTaken` and, wherever it can take orders, `DrainPoint`; the driver says
 `Received`, `LinkLost` and `Tick`. Control messages wait in an inbox until a drain point while the training process is
-inside a step (W-3), and are served on arrival in every other state; the few kinds of W-20 are always served on
-arrival.
+inside a step or a collective (W-3), and are served on arrival in every other state; the few kinds of W-20 are always
+served on arrival.
 
 What a message does in a state is the `WORKER` table in `table_worker.py`; the guards and effects its rows name are the
 methods below. Effects run before the phase flips.
@@ -12,7 +12,6 @@ methods below. Effects run before the phase flips.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Self
@@ -20,7 +19,7 @@ from typing import Any, Self
 import attrs
 
 from . import messages as m
-from .effects import Ready, Reporting, Stop
+from .effects import Ready, Stop
 from .engine import Kind
 from .errors import LocalProtocolError, PacelineError
 from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
@@ -28,15 +27,15 @@ from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
 from .tables import engine_for
 from .values import state
-from .worker_orders import WorkerOrders
+from .worker_link import WorkerLink
 
 __all__ = ["Worker", "WorkerSettings"]
 
 INBOX_LIMIT = 4096
 """Control messages that may wait for a drain point (N-9): more means that the training process is gone for good."""
 
-AT_ONCE = frozenset({m.DeclareDead, m.RequestSessionId, m.NewSession, m.Beacon, m.Fenced})
-"""Served on arrival, whatever the training process does (W-20)."""
+AT_ONCE = frozenset({m.DeclareDead, m.RequestSessionId, m.NewSession, m.Beacon, m.Fenced, m.Welcome, m.Reject})
+"""Served on arrival, whatever the training process does (W-20), and the answers to a Hello (W-21)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,8 +51,12 @@ class WorkerSettings:
     batch_size: int
     heartbeat_s: float = 1.0
     staleness_s: float = 30.0
+    reconnect_window_s: float = 0.0
     leave_grace_s: float = 30.0
     drain_s: float = 60.0
+    session_wait_s: float = 60.0
+    min_ranks: int = 1
+    collective: bool = False
     on_lost: str = "save"
     save_path: str | None = None
     callbacks: tuple[str, ...] = ()
@@ -65,14 +68,16 @@ class WorkerSettings:
         return cls(
             run_id=run_id, generation=welcome.generation, rank=welcome.rank, incarnation=welcome.incarnation,
             policy=c["policy"], batch_size=c["batch_size"], heartbeat_s=c["heartbeat_s"],
-            staleness_s=c["staleness_s"], leave_grace_s=c["leave_grace_s"],
-            drain_s=c["save_limit_s"] + c["exit_grace_s"], on_lost=c["on_lost"], save_path=c["save_path"],
+            staleness_s=c["staleness_s"], reconnect_window_s=c["reconnect_window_s"],
+            leave_grace_s=c["leave_grace_s"], drain_s=c["save_limit_s"] + c["exit_grace_s"],
+            session_wait_s=c["session_wait_s"], min_ranks=c["min_ranks"],
+            collective=c["averager"] == "collective", on_lost=c["on_lost"], save_path=c["save_path"],
             callbacks=callbacks,
         )  # fmt: skip
 
 
 @state
-class Worker(WorkerOrders):
+class Worker(WorkerLink):
     """One incarnation's worker machine. `handle` is the only mutation entry, `take_ready` moves the effects out."""
 
     inbox: deque[m.Control] = attrs.field(factory=deque)
@@ -89,6 +94,7 @@ class Worker(WorkerOrders):
         """A worker that has just been welcomed; `engine` "transitions" runs the reference machine (slow, same rows)."""
         worker = cls(settings=settings, engine=engine_for("worker", engine))
         worker.last_heard = worker.last_beat = worker.last_now = now
+        worker.born = settings.generation
         return worker
 
     # --- the four calls of every machine -----------------------------------------------------------------------
@@ -122,9 +128,8 @@ class Worker(WorkerOrders):
         """The monotonic second at which a `Tick` is due, or None when nothing is timed."""
         if self.phase == WorkerPhase.STOPPED:
             return None
-        silent = math.nextafter(self.last_heard + self.settings.staleness_s, math.inf)  # exceeded strictly (M-3)
-        due = min(self.last_beat + self.settings.heartbeat_s, silent)
-        return due if self.drain_until is None else min(due, self.drain_until)
+        due = (self.link_due(), self.drain_until, self.session_deadline)
+        return min(instant for instant in due if instant is not None)
 
     def snapshot(self) -> tuple[Any, ...]:
         """The whole state as one plain, versioned, hashable value: equal iff the states are; see `snapshots.py`."""
@@ -146,9 +151,11 @@ class Worker(WorkerOrders):
             WorkerPhase.JOINING: "joining: waits for the consensus of its first cycle (M-23)",
             WorkerPhase.WAITING: "waits for a plan: the coordinator holds it (D-5) or the epoch is over (D-4)",
             WorkerPhase.THROTTLED: f"parked until cycle {self.throttle} ends (W-17)",
+            WorkerPhase.IN_COLLECTIVE: "in the collective of a cycle, or entering its session (R-13)",
             WorkerPhase.DRAINING: "leaving: serves until shutdown or end of lane (W-23)",
         }
-        return (told[self.phase],) if self.phase in told else ()
+        link = () if self.linked else (f"has no link: tried {self.tries} times to find the coordinator (W-21)",)
+        return (*link, told[self.phase]) if self.phase in told else link
 
     # --- entries -------------------------------------------------------------------------------------------------
 
@@ -158,29 +165,39 @@ class Worker(WorkerOrders):
             if not self._admissible(message):
                 return
             self.control_seen = message.control_seq
+            self.reports.release(message.report_seq)
         if self.phase == WorkerPhase.STOPPED:
             return
         if type(message) in AT_ONCE:
             self._fire(type(message).__name__, message)
-            if not self.inbox:  # else the number would pass a message that still waits (section 3)
+            if not self.inbox and isinstance(message, m.Control):  # else it would pass what still waits (section 3)
                 self.control_handled = self.control_seen
             return
         if not isinstance(message, m.Control):
             self._fail(f"a {type(message).__name__} is nothing a welcomed rank can be sent")
             return
-        self.inbox.append(message)
+        if self.phase == WorkerPhase.IN_COLLECTIVE:
+            self._fire(type(message).__name__, message)  # only what means stop gets through, the rest joins the inbox
+        else:
+            self.inbox.append(message)
         if len(self.inbox) > INBOX_LIMIT:
             self._fail(f"{INBOX_LIMIT} control messages wait for a drain point")
         elif self.phase != WorkerPhase.TRAINING:
             self._drain()
 
+    def keep(self, event: m.Control) -> None:
+        """A rank inside a collective reads no lane (section 5, X)."""
+        self.inbox.append(event)
+
     def _admissible(self, message: m.Control) -> bool:
-        """The stamp and the lane number (N-6, N-2): another run or a hole ends the session, a stale one is fenced."""
+        """The stamp and the lane number (N-6, N-2): another run or a hole ends the session, a stale one is fenced. What
+        this life was sent in an earlier generation and did not get is sent again under its old stamp (M-42)."""
         own = self.settings
         if message.run_id != own.run_id:
             self._fail("a message of another run arrived on this link")
             return False
-        if (message.generation, message.rank, message.incarnation) != (own.generation, own.rank, own.incarnation):
+        mine = (message.rank, message.incarnation) == (own.rank, own.incarnation)
+        if not mine or not self.born <= message.generation <= own.generation:
             self.fenced += 1
             return False
         if message.control_seq <= self.control_seen:
@@ -202,8 +219,8 @@ class Worker(WorkerOrders):
             self._drain()
 
     def _drain(self) -> None:
-        """Serve what waits, in order (W-3); the first message that means stop ends it."""
-        while self.inbox and self.phase != WorkerPhase.STOPPED:
+        """Serve what waits, in order (W-3); the first message that means stop ends it, or leads into a collective."""
+        while self.inbox and self.phase not in (WorkerPhase.STOPPED, WorkerPhase.IN_COLLECTIVE):
             message = self.inbox.popleft()
             self._fire(type(message).__name__, message)
             self.control_handled = message.control_seq
@@ -226,24 +243,16 @@ class Worker(WorkerOrders):
     def _tick(self, now: float) -> None:
         if self.phase == WorkerPhase.STOPPED:
             return
-        if now >= self.last_beat + self.settings.heartbeat_s:
+        if self.linked and now >= self.last_beat + self.settings.heartbeat_s:
             self.last_beat = now
             self.report(m.Heartbeat, step_count=self.local_step, state=self.phase.name.lower())
-        if now > self.last_heard + self.settings.staleness_s:
-            self._fire("LinkLost", None)
+        due = self.judge_link(now)
+        if due is not None:
+            self._fire(due, None)
         elif self.drain_until is not None and now >= self.drain_until:
             self._fire("GraceOver", None)
-
-    # --- reports -------------------------------------------------------------------------------------------------
-
-    def report(self, kind: type[m.Report], /, **fields: Any) -> None:
-        """Put one report on the lane, stamped and numbered (N-3)."""
-        self.report_seq += 1
-        own = self.settings
-        self.outbox.append(Reporting(kind(
-            run_id=own.run_id, generation=own.generation, rank=own.rank, incarnation=own.incarnation,
-            report_seq=self.report_seq, control_seq=self.control_handled, **fields,
-        )))  # fmt: skip
+        elif self.session_deadline is not None and now >= self.session_deadline:
+            self._fire("SessionOverdue", None)
 
 
 def stop_error(stop: Stop) -> PacelineError | None:

@@ -116,11 +116,18 @@ class WorkerOrders(WorkerActions):
 
     def request_stale(self, event: m.RequestParams) -> bool:
         """A request below the newest one served (W-10)."""
-        return (event.cycle, event.attempt) < (self.snapshot_cycle, self.snapshot_attempt)
+        return self._key_of(event) < self._served()
 
     def request_repeated(self, event: m.RequestParams) -> bool:
         """The nudge: the very request that was served (W-10, M-13)."""
-        return (event.cycle, event.attempt) == (self.snapshot_cycle, self.snapshot_attempt)
+        return self._key_of(event) == self._served()
+
+    def _key_of(self, event: m.RequestParams) -> tuple[int, int, int]:
+        return event.cycle, event.generation, event.attempt
+
+    def _served(self) -> tuple[int, int, int]:
+        """Cycle, generation and attempt of the newest request: after a restart attempts count from 0 (M-43)."""
+        return self.snapshot_cycle, self.snapshot_generation, self.snapshot_attempt
 
     def request_again(self, event: m.RequestParams) -> bool:
         """A later attempt of the cycle whose copy is retained (W-10)."""
@@ -143,11 +150,11 @@ class WorkerOrders(WorkerActions):
         self.observing = event.observer
 
     def _ship(self, event: m.RequestParams, *, fresh: bool) -> None:
-        self.snapshot_attempt = event.attempt
+        self.snapshot_attempt, self.snapshot_generation = event.attempt, event.generation
         self.staged, self.acked, self.copied = None, False, False
         source = event.cycle == 0 and not event.observer
         self.outbox.append(TakeSnapshot(
-            cycle=event.cycle, attempt=event.attempt, generation=self.settings.generation, shipped=self.shipped,
+            cycle=event.cycle, attempt=event.attempt, generation=event.generation, shipped=self.shipped,
             header_only=not source and self.shipped == 0, state=source, fresh=fresh,
         ))  # fmt: skip
 
@@ -165,7 +172,11 @@ class WorkerOrders(WorkerActions):
 
     def copy_current(self, event: SnapshotTaken) -> bool:
         """The copy is the one asked for last."""
-        return (event.cycle, event.attempt) == (self.snapshot_cycle, self.snapshot_attempt)
+        return self._in_hand(event)
+
+    def _in_hand(self, event: SnapshotTaken | ConsensusStaged) -> bool:
+        known = event.generation in (None, self.snapshot_generation)
+        return known and (event.cycle, event.attempt) == (self.snapshot_cycle, self.snapshot_attempt)
 
     def copy_taken(self, event: SnapshotTaken) -> None:
         """Report SnapshotReady (W-10)."""
@@ -180,8 +191,7 @@ class WorkerOrders(WorkerActions):
 
     def consensus_current(self, event: ConsensusStaged) -> bool:
         """The consensus is of the round this rank is in, and the copy it answers was reported (N-3)."""
-        same = (event.cycle, event.attempt) == (self.snapshot_cycle, self.snapshot_attempt)
-        return same and event.cycle > self.committed and self.copied and not self.acked
+        return self._in_hand(event) and event.cycle > self.committed and self.copied and not self.acked
 
     def stage(self, event: ConsensusStaged) -> None:
         """W-11: it lies beside the live parameters; say so."""
@@ -208,13 +218,18 @@ class WorkerOrders(WorkerActions):
         return event.cycle <= self.committed
 
     def update_unfounded(self, event: m.Update) -> bool:
-        """No staged consensus of this cycle and attempt, or another count of merged steps (W-12)."""
+        """No consensus of this cycle and attempt, or another count of merged steps (W-12)."""
         if event.outcome == m.Outcome.UNREALIZED:
             return False
+        steps = self.adopted_steps(event)
+        return steps is None or (event.outcome == m.Outcome.MERGED and event.merged_steps != steps)
+
+    def adopted_steps(self, event: m.Update) -> int | None:
+        """Steps of this rank in the consensus that the Update is about; None if the rank does not have it."""
         staged = self.staged
         if staged is None or (staged.cycle, staged.attempt) != (event.cycle, event.attempt):
-            return True
-        return event.outcome == m.Outcome.MERGED and event.merged_steps != self.shipped
+            return None
+        return self.shipped
 
     def has_plan_after(self, event: m.Update) -> bool:
         """Whether a plan is in hand and stays there, or comes with the Update."""
@@ -230,6 +245,15 @@ class WorkerOrders(WorkerActions):
 
     def commit(self, event: m.Update) -> None:
         """W-12, one act: adopt, lower the steps, take version and base, serve what is armed, store the plan."""
+        self.take_over(event)
+        self.version, self.global_step = event.version, event.global_step
+        self.cycle = self.committed = event.cycle
+        self.serve_adopted()
+        if event.next_plan is not None:
+            self._store(event.next_plan)
+
+    def take_over(self, event: m.Update) -> None:
+        """W-12.1 and 2: the staged consensus becomes the live parameters, and what was shipped is no longer owed."""
         how = "overwrite"
         if event.outcome == m.Outcome.UNREALIZED:
             how = "keep"
@@ -245,12 +269,11 @@ class WorkerOrders(WorkerActions):
         if event.outcome == m.Outcome.OBSERVER and (self.hand or self.mailbox):
             self.hand, self.mailbox, self.started = (), (), False
             self.outbox.append(AbandonPlan())
-        self.shipped, self.staged, self.acked = 0, None, False
-        self.version, self.global_step = event.version, event.global_step
-        self.cycle = self.committed = event.cycle
+        self.shipped, self.staged, self.acked, self.in_mid_step = 0, None, False, False
+
+    def serve_adopted(self) -> None:
+        """W-12.4: what waited for this consensus."""
         self.serve_armed()
-        if event.next_plan is not None:
-            self._store(event.next_plan)
 
     def release(self, event: m.Update) -> None:
         """Steps may be taken again (W-17)."""

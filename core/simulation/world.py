@@ -286,10 +286,7 @@ class World:
         elif kind is fx.SendFenced:
             process = self.process_of(effect.rank, effect.incarnation)
             if process.linked:
-                self._to_process(process, m.Fenced(
-                    generation=self.co.generation, incarnation=self.co.peers[effect.rank].incarnation,
-                    cycle=effect.cycle, why=effect.why,
-                ))  # fmt: skip
+                self._to_process(process, effect.fenced)
         elif kind is fx.Finish:
             self.finish = effect
             ending(self.co, self.ghost, effect.status)

@@ -10,11 +10,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.actions import Duty
+from paceline.core.attachment import Back
 from paceline.core.engine import Kind, untaken
 from paceline.core.errors import ConfigError
 from paceline.core.lint import differences, lint
@@ -24,8 +26,9 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.roles import CHECKPOINT, EVALUATE, ROLES
 from paceline.core.tables import CYCLE, PEER, RUN, TABLES, WORKER, engine_for, machine_class
 
-from support.cohort import Cohort, Fault
+from support.cohort import Cohort, Fault, hello
 from support.hand import Hand, pending
+from support.hand_collective import Joint, joint
 from support.rank import NEXT, PLAN, Rank
 from support.taken import counted
 
@@ -88,6 +91,11 @@ KEY = m.RoundKey(generation=1, cycle=1, kind=m.RoundKind.PARAMS)
 OLD_KEY = m.RoundKey(generation=1, cycle=0, kind=m.RoundKind.PARAMS)
 SENTENCE = Sentence(m.SaveReason.MAX_FAILURE, "enough")
 
+CLAIM = m.ResumeClaim(generation=1, incarnation=1, version=0, cycle=0, snapshot_cycle=0, shipped=0, step_count=3,
+                      control_seq=4, report_seq=99)  # fmt: skip
+TORN = attrs.evolve(CLAIM, snapshot_cycle=1)
+AHEAD = attrs.evolve(CLAIM, control_seq=400)
+
 PEER_EVENTS: dict[str, list[Any]] = {
     "Batch": [batch(), batch(step_count=0), batch(plan_id=9), batch(samples=1), batch(cycle=-1)],
     "SyncAck": [ack()], "SnapshotReady": [ready()], "RoundFailed": [failed()],
@@ -101,6 +109,9 @@ PEER_EVENTS: dict[str, list[Any]] = {
     "EpochFnElapsed": [m.EpochFnElapsed(**STAMP, epoch=0, elapsed_ms=5.0)],
     "SessionIdGenerated": [m.SessionIdGenerated(**STAMP, session_id=1, uid=b"u")],
     "ResourceSample": [m.ResourceSample(**STAMP, sample={})],
+    "LinkLost": [ev.LinkLost(0, 1, "reset", link) for link in (None, 7)],
+    "SendFailed": [ev.SendFailed((0, 1, 5), link) for link in (None, 7)],
+    "Claim": [ev.HelloReceived(9, hello(60, wanted_rank=0, resume=resume)) for resume in (CLAIM, AHEAD, None)],
     "Lost": [Lost("reset")], "Promoted": [None], "Excluded": [None],
 }
 CYCLE_EVENTS: dict[str, list[Any]] = {
@@ -111,11 +122,19 @@ CYCLE_EVENTS: dict[str, list[Any]] = {
     "RoundProgress": [ev.RoundProgress(key, 0, 5, False) for key in (KEY, OLD_KEY)],
     "RoundAborted": [ev.RoundAborted(KEY, a, "x") for a in (0, 1)],
     "RoundFailed": [failed(), failed(attempt=1), failed(retryable=False)],
+    "Back": [Back(0, CLAIM), Back(0, TORN)], "Restarted": [None], "Overtaken": [None],
 }
 RUN_EVENTS: dict[str, list[Any]] = {name: [None] for name in RUN.events}
 
 
-def _in_cycle(stage: int) -> Hand:
+def _in_cycle(stage: int | str) -> Hand:
+    if isinstance(stage, str):
+        hand = joint(2, num_epochs=1)
+        if stage == "acked":
+            hand.ack(1)
+        if stage == "renewing":
+            hand.failed(1)
+        return hand
     hand = pending(steps=3, num_epochs=1)
     if stage > 0:
         hand.ready(1)
@@ -153,18 +172,20 @@ def _awaiting() -> Hand:
     return hand
 
 
-@pytest.mark.parametrize("stage", range(5))
-def test_both_engines_decide_the_cycle_alike(stage: int) -> None:
+@pytest.mark.parametrize("stage", [*range(5), "inside", "acked", "renewing"])
+def test_both_engines_decide_the_cycle_alike(stage: int | str) -> None:
     """The compiled table is the reference, in every phase, for every event, down to the calls of guards."""
     observe = _after
     assert differences(CYCLE, lambda: _in_cycle(stage).co.cycle, CYCLE_EVENTS, observe=observe) == []
 
 
-@pytest.mark.parametrize("stage", ["stepping", "ended", "asked", "excluded"])
+@pytest.mark.parametrize("stage", ["stepping", "ended", "asked", "excluded", "generator"])
 def test_both_engines_decide_the_peer_alike(stage: str) -> None:
     """As above."""
 
     def make() -> Any:
+        if stage == "generator":
+            return Joint(2).co.peers[0]
         hand = Hand(2, callbacks=ROLES).form()
         hand.step(0, 3)
         if stage == "asked":
@@ -218,11 +239,15 @@ WORKER_EVENTS: dict[str, list[Any]] = {
     "RequestSessionId": [m.RequestSessionId(**CONTROL, session_id=1)],
     "NewSession": [m.NewSession(**CONTROL, session_id=1, uid=b"u", new_rank=0, new_world_size=1, members=(),
                                 state_from=0, attempt=0)],
-    "RequestState": [m.RequestState(**CONTROL, transfer_id=1, joiner_rank=2, joiner_incarnation=1)],
+    "RequestState": [m.RequestState(**CONTROL, transfer_id=1, joiner_rank=r, joiner_incarnation=1)
+                     for r in (2, m.NO_RANK)],
     "ShutdownWithSave": [SAVE, m.ShutdownWithSave(**CONTROL, decision_id=1, reason=m.SaveReason.GRACEFUL, saver=0)],
     "Shutdown": [m.Shutdown(**CONTROL, reason=m.SaveReason.GRACEFUL)],
     "Beacon": [m.Beacon(**CONTROL, run_phase=1, cycle_phase=0, cycle=0)],
     "Fenced": [m.Fenced(generation=1, incarnation=i, cycle=0, why="x") for i in (1, 2)],
+    "Welcome": [m.Welcome(rank=1, incarnation=i, generation=2, status=s, control_seq=0, report_seq=0, config={})
+                for i, s in ((1, m.WelcomeStatus.RESUMED), (2, m.WelcomeStatus.JOINING))],
+    "Reject": [m.Reject(code=12, text="x", retry=retry) for retry in (True, False)], "WindowOver": [None],
     "LinkLost": [ev.LinkLost(cause="x"), None], "LinkUp": [ev.LinkUp()], "LaneClosed": [ev.LaneClosed()],
     "StepDone": [ev.StepDone(samples=2, batch_ms=1.0, data_ms=0.0, lr=0.1)],
     "ChunkDone": [ev.ChunkDone(plan_ids=(i,), epoch=0, batches=1, samples=2, epoch_ms=1.0, share_complete_ms=1.0,
@@ -235,7 +260,42 @@ WORKER_EVENTS: dict[str, list[Any]] = {
     "ActionDone": [ev.ActionDone(kind, 1, 0, 1.0) for kind in ("save", "evaluate", "checkpoint", "epoch", "consensus")],
     "TrainingFailed": [ev.TrainingFailed("x")], "LeaveRequested": [ev.LeaveRequested()], "GraceOver": [None],
     "Wish": [ev.Wish(m.IntentKind.EVAL_NOW)],
+    "SessionIdMade": [ev.SessionIdMade(1, b"u")], "SessionOverdue": [None],
+    "CollectiveDone": [ev.CollectiveDone(cycle=1, attempt=a, total_steps=t) for a, t in ((0, 0), (0, 9), (1, 9))],
+    "CollectiveFailed": [ev.CollectiveFailed(1, a, "x", r) for a, r in ((0, True), (1, True), (0, False))],
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", ["inside", "departing", "superseded", "done", "failed"])
+def test_both_engines_decide_the_worker_of_a_collective_alike(stage: str) -> None:
+    """As above; every phase with the variables of a rank that is, or was, in a call."""
+
+    def make() -> Any:
+        rank = Rank(WorkerPhase.TRAINING, collective=True, callbacks=("checkpoint",))
+        rank.control(m.Checkpoint, decision_id=1, version=1, target_rank=1, cycle=1)
+        rank.sync(1)
+        if stage == "departing":
+            rank.feed(ev.LeaveRequested())
+        if stage == "superseded":
+            rank.session(2, cycle=1, attempt=1)
+        if stage == "done":
+            rank.done(1)
+        if stage == "failed":
+            rank.broke(1)
+        return rank.worker
+
+    def observe(worker: Any) -> object:
+        return (worker.take_ready(), worker.snapshot())
+
+    events = {**WORKER_EVENTS, "NewSession": [_new_session(n, c) for n, c in ((1, None), (3, None), (3, 1))],
+              "SyncNow": [m.SyncNow(**CONTROL, cycle=c, attempt=0, session_id=s, version=1, global_step=0)
+                          for c, s in ((0, 1), (1, 1), (2, 1), (2, 9))]}  # fmt: skip
+    assert differences(WORKER, make, events, observe=observe) == []
+
+
+def _new_session(number: int, cycle: int | None) -> m.NewSession:
+    return m.NewSession(**CONTROL, session_id=number, uid=b"u", new_rank=0, new_world_size=1, members=((1, 1),),
+                        state_from=m.NO_RANK, attempt=1, cycle=cycle)  # fmt: skip
 
 
 @pytest.mark.parametrize("stage", ["idle", "requested", "staged", "saving", "mailbox", "asked"])
@@ -345,6 +405,17 @@ def _bad_cycles() -> None:
     old.ack(0), old.ack(0)
 
 
+def _sessions() -> None:
+    """What ends a communicator, and acks that no obeying rank sends."""
+    for stage in ("inside", "acked", "renewing"):
+        for name, values in CYCLE_EVENTS.items():
+            for value in values:
+                hand = _in_cycle(stage)
+                hand.co.cycle_engine.fire(hand.co.cycle, name, value)
+    for fields in ({"step_count": 0}, {"total_steps": 1}):
+        joint(2).ack(0, **fields)
+
+
 def _bad_ends() -> None:
     """Runs that never form, ranks that do not leave, saves that take too long."""
     Hand(0, target_ranks=1).tick(602)
@@ -367,10 +438,33 @@ def _bad_ends() -> None:
         over.co.run_engine.fire(over.co.run, name, None)
 
 
+def _lost_links() -> None:
+    """Links of a run with a grace and of one without, and what a pending cycle makes of a rank that is back."""
+    for knobs in ({}, {"link_grace_s": 9.0}):
+        for name in ("LinkLost", "SendFailed"):
+            for value in (*reversed(PEER_EVENTS[name]), PEER_EVENTS[name][0]):
+                hand = Hand(2, **knobs).form()
+                hand.co.peers[0].link = 3
+                for _ in range(2):
+                    hand.co.peer_engine.fire(hand.co.peers[0], name, value)
+    hand = Hand(2, link_grace_s=9.0).form()
+    sent = hand.co.peers[0].control_seq
+    for claim in (attrs.evolve(CLAIM, control_seq=sent), AHEAD):
+        event = ev.HelloReceived(9, hello(60, wanted_rank=0, resume=claim))
+        hand.co.peer_engine.fire(hand.co.peers[0], "Claim", event)
+    for attempt in (0, 32):
+        hand = pending()
+        hand.co.cycle.attempt = attempt
+        hand.co.cycle_engine.fire(hand.co.cycle, "Back", Back(0, attrs.evolve(TORN, attempt=attempt)))
+    hand = pending()
+    for name in ("Restarted", "Judge"):
+        hand.co.cycle_engine.fire(hand.co.cycle, name, None)
+
+
 def test_every_row_of_the_coordinators_tables_is_taken() -> None:
     """Architecture 8.1: a row that nothing takes is one that nobody has seen work."""
     with counted(("peer", "cycle", "run")) as taken:
-        for story in (_runs, _bad_reports, _bad_cycles, _bad_ends):
+        for story in (_runs, _bad_reports, _bad_cycles, _sessions, _bad_ends, _lost_links):
             story()
     missing = [(table.name, row.source, row.event, row.guards) for table in (PEER, CYCLE, RUN)
                for row in untaken(table, taken)]  # fmt: skip
