@@ -207,6 +207,7 @@ class WorkerCollective(WorkerOrders):
     def _run(self, *, restore: bool) -> None:
         session, call = self._session, self._call
         self.session_until = None
+        self.snapshot_generation = session.generation  # what is said of this call carries it (N-1, M-43)
         if self.built != session.session_id:
             self.built = session.session_id
             self.outbox.append(BuildSession(
