@@ -105,9 +105,10 @@ def test_events_that_depend_on_nothing_lead_where_they_lead(name: str, event: st
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_a_violation_leaves_the_end_to_whoever_counts_it(name: str) -> None:
     """N-7: the session is ended by the machine that counts violations, with a notice; the row itself moves nothing."""
+    impossible = {row.event for row in TABLES[name].rows if row.kind is Kind.VIOLATION}
     moved = {
         (event, before.name)
-        for event in TABLES[name].events
+        for event in TABLES[name].events if event in impossible
         for before, after, kind in outcomes(name, event) if kind is Kind.VIOLATION and before is not after
     }  # fmt: skip
     assert moved == set()

@@ -94,7 +94,7 @@ ANSWERS = [ev.Received(welcome(m.WelcomeStatus.JOINING, 2)), ev.Received(FROZEN)
 @pytest.mark.parametrize(("event", "linked"), [
     *((event, linked) for event in (LOST, ev.LaneClosed(), FENCED, ev.Tick()) for linked in (True, False)),
     *((event, False) for event in ANSWERS),
-], ids=lambda value: str(value) if isinstance(value, bool) else type(getattr(value, "message", value)).__name__)  # fmt: skip
+], ids=lambda value: value if isinstance(value, bool) else type(getattr(value, "message", value)).__name__)  # fmt: skip
 def test_nothing_about_a_link_stops_a_save(event: Any, linked: bool) -> None:
     """W-23: the end of the save stops the rank; a silence, or a window that is over, is not counted as anything."""
     r = saver()
