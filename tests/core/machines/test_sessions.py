@@ -277,6 +277,24 @@ def test_an_ack_that_contradicts_the_books_ends_its_sender(fields: dict[str, Any
     assert alerts(effects, "accounting") and hand.co.alive == [0, 2]
 
 
+def test_an_ack_that_is_wrong_in_two_ways_has_one_answer() -> None:
+    """C-6: what was said already is stale; before a call came out nobody compares books."""
+    hand = joint(3)
+    hand.ack(0, step_count=hand.co.peers[0].snapshot_steps, shipped_steps=2)
+    assert sum(hand.co.refused.values()) == 1 and hand.co.violations == 0
+    hand.ack(1)
+    hand.ack(1, step_count=hand.co.peers[1].snapshot_steps, shipped_steps=2)
+    assert hand.co.fenced[1, "SyncAck"] == 1 and sum(hand.co.refused.values()) == 1 and hand.co.violations == 0
+
+
+@pytest.mark.parametrize("attempt", [0, 5])
+def test_a_copy_is_impossible_whichever_attempt_it_names(attempt: int) -> None:
+    """C-19 before C-35: it breaks the protocol and is not merely late."""
+    hand = joint(3)
+    hand.ready(1, attempt=attempt)
+    assert hand.co.violations == 1 and hand.co.alive == [0, 2]
+
+
 def test_a_copy_is_nothing_that_anybody_asked_for() -> None:
     """C-19: SnapshotReady is impossible in this flavour."""
     hand = joint(3)
