@@ -171,6 +171,25 @@ def test_a_torn_last_attempt_stalls_the_run() -> None:
     assert "AbortRound" in kinds[: kinds.index("Alert")] and named(effects, "Stalled")
 
 
+def test_a_torn_attempt_is_followed_by_the_next() -> None:
+    """M-42: the cycle goes on."""
+    hand = pending(link_grace_s=5.0)
+    hand.feed(ev.LinkLost(0, 1, "reset"))
+    back(hand)
+    assert hand.co.cycle.phase == CyclePhase.PENDING and hand.co.cycle.attempt == 1
+
+
+def test_a_cycle_that_was_put_off_goes_on() -> None:
+    """M-43, M-44: once the averager has its consensus again, everyone is asked, and the cycle waits for them."""
+    hand = pending(reconnect_window_s=60.0)
+    hand.co = Coordinator.restart(hand.co.config, hand.co.snapshot(), (), 3.0)
+    hand.now = 3.0
+    hand.feed(ev.Tick())
+    [order] = messages(back(hand, generation=1, snapshot_cycle=0), m.RequestState)
+    effects = hand.feed(ev.RoundProgress(m.transfer_key(2, order.transfer_id), 0, 8, True))
+    assert messages(effects, m.RequestParams) and hand.co.cycle.phase == CyclePhase.PENDING
+
+
 def test_whose_part_is_done_tears_no_last_attempt() -> None:
     """M-42 before R-18: whether the attempt can end is asked first."""
     hand = exhausted()

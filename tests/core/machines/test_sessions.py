@@ -206,6 +206,15 @@ def test_a_failure_renews_the_session_of_everyone() -> None:
     assert hand.co.cycle.version == 1 and hand.co.cycle.global_step == 9 and hand.co.book.replayed == 0
 
 
+@pytest.mark.parametrize(("attempt", "after"), [(0, CyclePhase.PENDING), (32, CyclePhase.STALLED)])
+def test_an_attempt_that_is_given_up_renews_the_session_unless_it_was_the_last(attempt: int, after: CyclePhase) -> None:
+    """C-38, R-18: whoever says that the round is over, the next attempt begins with the next session."""
+    hand = joint(3)
+    hand.co.cycle.attempt = attempt
+    effects = hand.feed(ev.RoundAborted(hand.co.cycle.key, attempt, "torn"))
+    assert hand.co.cycle.phase == after and asked(effects) == ([(0, 2)] if attempt == 0 else [])
+
+
 def test_who_cannot_average_at_all_goes() -> None:
     """R-18: its incarnation ends, the others go on."""
     hand = joint(3)
