@@ -286,9 +286,9 @@ def simulation_page() -> str:
 
 def checked() -> Iterator[tuple[str, str]]:
     """The rules that simulated runs are checked against, as the sources of the checks name them."""
-    texts = "".join(path.read_text(encoding="utf-8") for path in sorted((DOCS.parent / "core/simulation").glob("*.py")))
+    texts = "".join(path.read_text(encoding="utf-8") for path in sorted((HERE.parent / "core/simulation").glob("*.py")))
     found = set(re.findall(r'"([A-Z]-\d+|I\d+)",\s*(?:f?"|text)', texts))
-    for section in tomllib.loads((DOCS / "rules.toml").read_text(encoding="utf-8")).values():
+    for section in tomllib.loads((HERE / "rules.toml").read_text(encoding="utf-8")).values():
         for rule, said in section.items():
             if rule in found:
                 yield rule, said if isinstance(said, str) else said["title"]
