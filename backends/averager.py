@@ -102,6 +102,9 @@ class Averager(Protocol):
     def on_scattered(self, rank: int) -> None:
         """All of it was sent, or the rank is gone."""
 
+    def restore(self, flat: memoryview) -> None:
+        """The last consensus, given back by a rank after this process was started anew (M-44); it is copied."""
+
     @property
     def consensus(self) -> memoryview | None:
         """The last consensus in the riding layout, None before the first."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
 import click
 
 from .. import __version__
@@ -286,13 +287,17 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @click.option("--records", is_flag=True, help="Print every record as a line of JSON, for programs.")
+@click.option("--journal", type=click.Path(path_type=Path), metavar="FILE",
+              help="Keep a journal there. Started again with the same FILE, the coordinator goes on with the run.")
 @RECORD
 @RUN_OPTIONS
 @DEBUG
-def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, record: Path | None, debug: bool,
-               **options: Any) -> int:  # fmt: skip
+def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journal: Path | None,
+               record: Path | None, debug: bool, **options: Any) -> int:  # fmt: skip
     """Coordinate a run whose ranks come from other terminals or hosts, with `paceline join`."""
     _debug(debug)
+    if journal is not None:
+        options["knobs"] = (*options["knobs"], f"journal={json.dumps(str(journal))}")
     config = _config(ranks, **options)
     from .coordinate import coordinate as body
 

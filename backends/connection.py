@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -23,12 +23,12 @@ import trio
 from ..core.config import config_digest
 from ..core.door import PROTOCOL
 from ..core.errors import ConfigError, PacelineError, RefusedError, TransportError
-from ..core.messages import Hello, Reject, Welcome, WelcomeStatus
+from ..core.messages import Hello, Reject, ResumeClaim, Welcome, WelcomeStatus
 from ..core.schema import Schema
 from ..core.worker import Worker, WorkerSettings
 from ..transports.api import Channel, Credentials
 from ..transports.groups import first_error
-from ..transports.rank_driver import RankDriver
+from ..transports.rank_driver import Answer, RankDriver
 from ..transports.record_file import RunRecord
 from ..transports.registry import find_transport
 from ..transports.tcp import TcpTransport
@@ -117,6 +117,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.welcome: Welcome
+        """The first one; what a rank is now, after a new life began, is in `driver.worker.settings`."""
         self.driver: RankDriver
         self.link: StarLink
         self._answered = threading.Event()
@@ -165,21 +166,29 @@ class Connection:
         credentials = Credentials(
             run_id=environment.run_id, token=environment.token, bulk_auth=environment.bulk_auth
         )
+
+        async def dial(rank: int, claim: Callable[[], ResumeClaim | None]) -> Answer:
+            once = attrs.evolve(transport, once=True) if isinstance(transport, TcpTransport) else transport
+            again = await once.dial(environment.address, credentials)
+            try:
+                return again, await _ask(again, attrs.evolve(hello, wanted_rank=rank, resume=claim()))
+            except BaseException:
+                await again.aclose()
+                raise
+
         channel = await transport.dial(environment.address, credentials)
         try:
             self.welcome = await _knock(channel, hello)
             settings = WorkerSettings.from_welcome(self.welcome, environment.run_id, hello.callbacks)
             worker = Worker.create(settings, time.monotonic())
             record = None if environment.record is None else RunRecord(Path(environment.record), worker)
-            self.driver = RankDriver(worker, channel, keep=None if record is None else record.append)
+            self.driver = RankDriver(worker, channel, keep=None if record is None else record.append, dial=dial)
             digest = bool(dict(self.welcome.config)["digest"])
             joining = self.welcome.status == WelcomeStatus.JOINING
-            self.link = StarLink(self.driver, channel, model, with_digest=digest, joining=joining)
+            self.link = StarLink(self.driver, model, with_digest=digest, joining=joining)
+            self.driver.beside = self.link.run
             self._answered.set()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.link.run)
-                await self.driver.run()
-                nursery.cancel_scope.cancel()
+            await self.driver.run()
         finally:
             await channel.aclose()
 
@@ -199,13 +208,18 @@ class Connection:
 
 
 async def _knock(channel: Channel, hello: Hello) -> Welcome:
+    answer = await _ask(channel, hello)
+    if isinstance(answer, Reject):
+        text = f"the coordinator refused this rank: {answer.text}"
+        raise RefusedError(text, code=answer.code, retry=answer.retry)
+    return answer
+
+
+async def _ask(channel: Channel, hello: Hello) -> Welcome | Reject:
     with trio.move_on_after(WELCOME_S):
         await channel.send(hello)
         answer = await channel.receive()
-        if isinstance(answer, Reject):
-            text = f"the coordinator refused this rank: {answer.text}"
-            raise RefusedError(text, code=answer.code, retry=answer.retry)
-        if not isinstance(answer, Welcome):
+        if not isinstance(answer, (Welcome, Reject)):
             raise TransportError(f"the coordinator answered Hello with {type(answer).__name__}")
         return answer
     raise TransportError(f"the coordinator at {channel.peer} did not answer within {WELCOME_S:g} s")

@@ -22,6 +22,7 @@ from ..core.errors import ConfigError
 from ..transports.api import Credentials
 from .console import Display, plain_error
 from .launch import EXIT_CODES
+from .reopen import run_id_of
 from .serve import serve
 
 __all__ = ["coordinate"]
@@ -29,9 +30,16 @@ __all__ = ["coordinate"]
 
 def coordinate(config: Config, bind: str, run_dir: Path, *, records: bool, record: Path | None = None) -> int:
     """Coordinate one run to its end, recorded to `record` if that is given; gives the exit code. Raises `ConfigError`
-    for a token or run id that is none, and `TransportError` if `bind` cannot be listened on."""
+    for a token or run id that is none, and `TransportError` if `bind` cannot be listened on. With a journal that is
+    there, that run goes on."""
     made = {"PACELINE_TOKEN": 32, "PACELINE_RUN_ID": 16}
     words = {name: os.environ.get(name) or secrets.token_hex(size) for name, size in made.items()}
+    journal = None if config.journal is None else Path(config.journal)
+    if journal is not None and journal.exists() and journal.stat().st_size:
+        if not os.environ.get("PACELINE_TOKEN"):
+            raise ConfigError(f"PACELINE_TOKEN is not set: the ranks of the run in {journal} know it, and no other; "
+                              "export it as it was printed when the run began")  # fmt: skip
+        words["PACELINE_RUN_ID"] = os.environ.get("PACELINE_RUN_ID") or run_id_of(journal).hex()
     credentials = Credentials(
         token=_bytes("PACELINE_TOKEN", words, 32), run_id=_bytes("PACELINE_RUN_ID", words, 16)
     )

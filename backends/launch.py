@@ -183,7 +183,8 @@ class LocalRun:
         argv += ["--bind", self.bind, "--records", "--ranks", str(self.ranks), "--run-dir", str(self.run_dir)]
         argv += [] if self.record is None else ["--record", str(self.record)]
         async with trio.open_nursery() as self._ranks:
-            child = await self._start(None, [*argv, *self.coordinator], {})
+            # Nobody would start this coordinator anew, so its ranks need not wait for that (W-21).
+            child = await self._start(None, [*argv, "--set", "reconnect_window_s=0", *self.coordinator], {})
             await self._follow(child)
             if self._finish is None:
                 self._lost(child)

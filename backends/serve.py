@@ -30,11 +30,11 @@ from ..core.schema import Schema
 from ..transports.api import Credentials, Listener
 from ..transports.driver import CoordinatorDriver
 from ..transports.groups import first_error
-from ..transports.journal_file import JournalFile
 from ..transports.record_file import RunRecord
 from ..transports.registry import find_transport
 from .averager import Averager, find_averager
 from .bundle import read_bundle
+from .reopen import begin
 from .star_server import StarServer
 
 __all__ = ["INTERRUPTED", "Recorder", "serve"]
@@ -143,11 +143,12 @@ async def serve(
 ) -> fx.Finish:
     """Run one coordinator until its run is over; gives its `Finish`.
 
-    `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record. With
-    `run_dir` the timeline and the consensus are written there, with `record` all that goes in and out of the machine is
-    appended to that file. In the main thread SIGINT and SIGTERM are handled as the
-    module says. Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be written,
-    `CheckpointError` if the run ended and its consensus could not be, if the journal cannot be begun or what is to be
+    `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record.
+    With `run_dir` the timeline and the consensus are written there, with `record` all that goes in and out of the
+    machine is appended to that file. In the main thread SIGINT and SIGTERM are handled as the module says. If the
+    config names a journal that is there, the run it is of goes on (M-40). Raises `TransportError` if the address cannot
+    be bound, `ConfigError` if `run_dir` cannot be written, `CheckpointError` if the run ended and its consensus could
+    not be, if the journal cannot be begun or gone on with, or what is to be
     resumed cannot be, `InvariantError` if a bug breaks the run off.
     """
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
@@ -173,21 +174,19 @@ async def _serve(
     bundle = None if config.initial_state == "rank" else read_bundle(Path(config.initial_state))
     if bundle is not None:
         config = attrs.evolve(config, initial_state=str(bundle.file))
-    coordinator = Coordinator(config, now=trio.current_time(), resume=None if bundle is None else bundle.resume)
+    coordinator, journal, goes_on = begin(config, trio.current_time(), None if bundle is None else bundle.resume)
 
     def make(schema: Schema) -> Averager:
         return find_averager(config.averager)(schema, gamma=config.gamma, digest=config.digest)
 
     plane = StarServer(lambda: coordinator.schema, make)
     with ExitStack() as files:
+        if journal is not None:
+            files.callback(journal.close)
         timeline = None if run_dir is None else run_dir / "timeline.jsonl"
         same = bundle is not None and run_dir is not None and bundle.file.parent == run_dir.resolve()
-        recorder = Recorder(coordinator, timeline, on_record, append=same)
+        recorder = Recorder(coordinator, timeline, on_record, append=same or goes_on)
         files.callback(recorder.close)
-        journal = None
-        if config.journal is not None:
-            journal = JournalFile(Path(config.journal), coordinator, sync=config.journal_sync)
-            files.callback(journal.close)
         keepers = [] if journal is None else [journal.append]
         if record is not None:
             kept = RunRecord(record, coordinator)

@@ -28,7 +28,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core.dispatch.permutation import decode, partition
 from ..core.errors import CheckpointError, ConfigError, LocalProtocolError, PacelineError
-from ..core.messages import IntentKind, Outcome, Plan
+from ..core.messages import NO_RANK, IntentKind, Outcome, Plan
 from ..core.worker import stop_error
 from .bundle import check_file
 from .checkpoint import load_flat, restore_optimizer, save_model, save_optimizer
@@ -154,7 +154,7 @@ class Session:
     @property
     def rank(self) -> int:
         """The seat of this process in the run."""
-        return self._connection.welcome.rank
+        return self._connection.driver.worker.settings.rank
 
     @property
     def world(self) -> int:
@@ -344,7 +344,8 @@ class Session:
         elif isinstance(order, fx.TakeSnapshot):
             self._take_copy(order)
         elif isinstance(order, fx.SendState):
-            self._connection.link.donate(order, self._flat.snapshot_static())
+            for_averager = order.joiner_rank == NO_RANK
+            self._connection.link.donate(order, None if for_averager else self._flat.snapshot_static())
         elif isinstance(order, fx.Adopt):
             self._adopt(order)
         elif isinstance(order, fx.Park):
@@ -378,7 +379,7 @@ class Session:
                 self._flat.release(before)  # not sooner: a block of it may still be on its way (R-10)
         elapsed = (time.monotonic() - begun) * 1000
         # Reported before anything is shipped: what comes back would answer a copy that nobody has heard of (W-10).
-        self._connection.driver.feed(ev.SnapshotTaken(order.cycle, order.attempt, elapsed))
+        self._connection.driver.feed(ev.SnapshotTaken(order.cycle, order.attempt, elapsed, order.generation))
         self._connection.link.offer(order, self._snapshot)
 
     def _load_initial(self) -> None:
@@ -407,6 +408,8 @@ class Session:
         if order.how == "keep":
             return
         flat, state = self._connection.link.take(order.cycle)
+        if state:
+            self._connection.link.adopted_state(flat)
         if flat is not None:
             if state:
                 self._flat.adopt_state(flat)

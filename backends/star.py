@@ -102,6 +102,10 @@ class StarAverager:
         """The last consensus, not overwritten while the block lasts (R-10, K-7)."""
         return self._consensus.reading()
 
+    def restore(self, flat: memoryview) -> None:
+        self._consensus.spare()[:] = flat
+        self._consensus.keep()
+
     # --- orders of the coordinator -----------------------------------------------------------------------------
 
     def open(self, opened: OpenRound) -> None:

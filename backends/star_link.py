@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import ExitStack
 
 import attrs
 import trio
@@ -46,13 +47,15 @@ class _Attempt:
 
 
 class StarLink:
-    """See the module. `finite` is asked about the copy before it is announced (R-4). A rank that joins a running
-    cohort (`joining`) stages nothing before it has the static part of the state too (M-24)."""
+    """See the module. One rank has one of it, whatever channels come and go: what a broken one had in transit is
+    shipped again when the coordinator asks for the next attempt (M-42). `finite` is asked about the copy before it is
+    announced (R-4). A rank that joins a running cohort (`joining`) stages nothing before it has the static part of
+    the state too (M-24)."""
 
-    def __init__(self, driver: RankDriver, channel: Channel, model: FlatModel, *, with_digest: bool,
-                 joining: bool = False) -> None:  # fmt: skip
+    def __init__(self, driver: RankDriver, model: FlatModel, *, with_digest: bool, joining: bool = False) -> None:
         self._driver = driver
-        self._channel = channel
+        self._life = driver.worker.settings.incarnation
+        self._channel: Channel
         self._model = model
         self._with_digest = with_digest
         self._lock = threading.Lock()
@@ -63,7 +66,7 @@ class StarLink:
         self._buffer = DoubleBuffer(model.riding.nbytes)
         self._lacks_static = joining and model.static.nbytes > 0
         self._static: Assembly | None = None
-        self._gifts: deque[tuple[fx.SendState, Snapshot]] = deque()
+        self._gifts: deque[tuple[fx.SendState, Snapshot | None]] = deque()
         self._given = trio.Event()
 
     # --- training thread -----------------------------------------------------------------------------------------
@@ -84,8 +87,9 @@ class StarLink:
         except trio.RunFinishedError:
             return  # the link is gone, and an order to stop waits behind the one that led here
 
-    def donate(self, order: fx.SendState, snapshot: Snapshot) -> None:
-        """The static part for a joiner is copied (M-24); it leaves beside the contributions, block by block."""
+    def donate(self, order: fx.SendState, snapshot: Snapshot | None) -> None:
+        """The static part for a joiner is copied (M-24), or the averager asks for the retained consensus (None,
+        M-44); it leaves beside the contributions, block by block."""
         self._gifts.append((order, snapshot))
         try:
             self._token.run_sync_soon(self._wake_giver)
@@ -105,6 +109,17 @@ class StarLink:
             raise LocalProtocolError(f"no consensus of cycle {cycle} is staged; adopt what was acknowledged (W-12)")
         return attempt.staged.flat, attempt.key.kind == m.RoundKind.STATE
 
+    def adopted_state(self, flat: memoryview | None) -> None:
+        """Version 0, or the one a run resumes from, is in the model: what of it a consensus holds is retained like one
+        (R-10). None at the rank that gave it: its own copy."""
+        with self._lock:
+            attempt = self._attempt
+        if flat is None and attempt is not None and attempt.snapshot is not None:
+            flat = attempt.snapshot.memory
+        if flat is not None:
+            self._buffer.spare()[:] = flat[: self._buffer.nbytes]
+            self._buffer.keep()
+
     def adopted(self) -> None:
         """The consensus that `take` gave is in the model: it becomes the retained one (R-10)."""
         self._buffer.keep()
@@ -116,8 +131,13 @@ class StarLink:
 
     # --- trio thread ---------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Ship and receive until the lane ends; its end is told by the control lane."""
+    async def run(self, channel: Channel) -> None:
+        """Ship and receive over a channel until its lane ends; its end is told by the control lane."""
+        self._channel = channel
+        life = self._driver.worker.settings.incarnation
+        if life != self._life:  # a new life begins like a joiner (W-21)
+            self._life, self._lacks_static = life, self._model.static.nbytes > 0
+        self._static = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ship)
@@ -143,8 +163,13 @@ class StarLink:
             while self._gifts:
                 order, snapshot = self._gifts.popleft()
                 key = m.transfer_key(order.generation, order.transfer_id)
-                for block, body in snapshot.layout.cut(snapshot.memory, key, 0, settings.rank, settings.incarnation):
-                    await self._channel.send_bulk(block, body)
+                with ExitStack() as held:
+                    if snapshot is None:
+                        layout, memory = self._model.riding, held.enter_context(self._buffer.reading())
+                    else:
+                        layout, memory = snapshot.layout, snapshot.memory
+                    for block, body in layout.cut(memory, key, 0, settings.rank, settings.incarnation):
+                        await self._channel.send_bulk(block, body)
 
     async def _ship(self) -> None:
         """Each attempt once, and only the newest: a second header of one attempt would tear its contribution (R-1)."""
@@ -248,7 +273,7 @@ class StarLink:
             total_steps=staged.total_steps, refusal=staged.refusal, digest=name,
             divergence=None if triple is None else triple.divergence,
             pre_norm=None if triple is None else triple.pre_norm,
-            post_norm=None if triple is None else triple.post_norm,
+            post_norm=None if triple is None else triple.post_norm, generation=attempt.order.generation,
         )  # fmt: skip
 
 

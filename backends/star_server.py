@@ -101,7 +101,8 @@ class StarServer:
         elif isinstance(effect, (fx.OpenRound, fx.CloseRound)) and effect.key.is_transfer:
             schema = self._schema()
             assert schema is not None, "a transfer needs a joiner"
-            self._relay.perform(effect, FlatLayout.static(schema))
+            own = isinstance(effect, fx.OpenRound) and not effect.observers
+            self._relay.perform(effect, FlatLayout.riding(schema) if own else FlatLayout.static(schema))
         elif self._busy:
             self._deferred.append(effect)  # a reduce in its thread owns the averager
         else:
@@ -210,7 +211,10 @@ class StarServer:
             nursery.start_soon(self._write_files, driver)
             while True:
                 for passage in self._relay.take_complete():
-                    nursery.start_soon(self._pass_on, passage)
+                    if passage.joiner is None:
+                        self._restore(passage, driver)
+                    else:
+                        nursery.start_soon(self._pass_on, passage, passage.joiner)
                 if self._averager is not None and self._averager.collected:
                     await self._reduce(self._averager, driver, nursery)
                 else:
@@ -261,10 +265,16 @@ class StarServer:
         if wanted():
             averager.on_scattered(rank)
 
-    async def _pass_on(self, passage: Passage) -> None:
+    def _restore(self, passage: Passage, driver: CoordinatorDriver) -> None:
+        """M-44: the consensus is back; no round is open while it is missing, so nobody else uses the averager."""
+        assembly = passage.assembly
+        self._built().restore(assembly.memory)
+        driver.post(ev.RoundProgress(assembly.key, passage.donor[0], len(assembly.memory), True))
+
+    async def _pass_on(self, passage: Passage, joiner: tuple[int, int]) -> None:
         """The static part of the state to its joiner (M-24). One that has gone meanwhile is told by its control lane;
         what was begun for it ends between two blocks (N-4)."""
-        rank, incarnation = passage.joiner
+        rank, incarnation = joiner
         while self._relay.wanted(passage):
             known, channel = self._channels.get(rank, (None, None))
             if channel is None or known != incarnation:

@@ -58,16 +58,18 @@ def discarded(block: BulkBlock) -> memoryview:
 
 @attrs.define(eq=False)
 class Passage:
-    """A transfer that was ordered: who gives, who gets, each as (rank, incarnation)."""
+    """A transfer that was ordered: who gives, who gets, each as (rank, incarnation); nobody gets what the averager
+    itself asked for (M-44)."""
 
     assembly: Assembly
     donor: tuple[int, int]
-    joiner: tuple[int, int]
+    joiner: tuple[int, int] | None
     handed: bool = False
 
     def blocks(self) -> Iterator[tuple[BulkBlock, memoryview]]:
         """What the joiner is sent."""
         assembly = self.assembly
+        assert self.joiner is not None, "what the averager asked for goes to no rank"
         return assembly.layout.cut(assembly.memory, assembly.key, 0, *self.joiner)
 
 
@@ -81,7 +83,7 @@ class Relay:
     def perform(self, effect: OpenRound | CloseRound, layout: FlatLayout) -> None:
         """The machine orders a transfer, or needs it no more."""
         if isinstance(effect, OpenRound):
-            donor, joiner = effect.members[0][:2], effect.observers[0]
+            donor, joiner = effect.members[0][:2], next(iter(effect.observers), None)
             self._open[effect.key] = Passage(Assembly.begin(layout, effect.key), donor, joiner)
         else:
             self._open.pop(effect.key, None)

@@ -33,6 +33,7 @@ from . import messages as m
 from .cadence_inputs import callback_cost_ms
 from .effects import Alert, Emit, Invoke
 from .errors import InvariantError
+from .events import ConsensusSaved, MetaWritten
 from .phases import RunPhase
 from .roles import CHECKPOINT, EPOCH, EVALUATE
 from .run import FINAL_STEM, RANKS_WRITE
@@ -69,11 +70,21 @@ class Bundle:
     stem: str
 
 
+@value
+class Ordered:
+    """Files that the averager was told to write, and has not said that it did."""
+
+    decision_id: int
+    version: int
+    reason: m.SaveReason
+    stem: str
+
+
 @state
 class Actions:
     """State of section 12. `reached` is the highest epoch of a voter that an arm has seen, so the triggers up to it are
     served, `evaluated` the highest one that an arm found trained; both go on in a run that is resumed (K-12). `kept` is
-    the bundle that lies under the final name."""
+    the bundle that lies under the final name, `ordered` what is being written."""
 
     co: Coordinator
     duties: list[Duty] = attrs.field(factory=list)
@@ -86,6 +97,7 @@ class Actions:
     kept: Bundle | None = None
     kept_version: int = -1
     cost_ms: dict[str, float] = attrs.field(factory=dict)
+    ordered: list[Ordered] = attrs.field(factory=list)
 
     # --- wishes (K-1) ----------------------------------------------------------------------------------------------
 
@@ -280,6 +292,33 @@ class Actions:
         """A bundle could not be written: under the final name it is tried once more at the end (K-8)."""
         if self.kept is not None and self.kept.decision_id == decision_id:
             self.kept = None
+
+    # --- across a crash (M-44) -------------------------------------------------------------------------------------
+
+    def note_ordered(self, decision_id: int, reason: m.SaveReason, stem: str) -> None:
+        """The order is out."""
+        self.ordered.append(Ordered(decision_id, self.co.cycle.version, reason, stem))
+
+    def file_settled(self, event: ConsensusSaved | MetaWritten) -> None:
+        """The data plane has done with a bundle: its record is in place, or something of it failed."""
+        if event.error is not None or isinstance(event, MetaWritten):
+            self.ordered = [order for order in self.ordered if order.decision_id != event.decision_id]
+
+    def restarted(self) -> None:
+        """Files that were being written may be there or not. Those of an older consensus are lost with the averager's
+        memory, and so are all of them when no rank comes back any more that could give it back."""
+        current = self.co.cycle.version if self.co.run.phase in (RunPhase.TRAINING, RunPhase.FINAL_EVAL) else -1
+        for order in [order for order in self.ordered if order.version != current]:
+            self.ordered.remove(order)
+            self.file_failed(order.decision_id)
+            text = f"{order.stem}: the coordinator died while it was written; it may be missing"
+            self.co.emit(Alert("checkpoint_failed", "averager", text))
+
+    def write_again(self) -> None:
+        """The averager has its consensus back: the same name and content, under the same decision (M-44)."""
+        ordered, self.ordered = self.ordered, []
+        for order in ordered:
+            self.co.run.write_bundle(order.reason, order.decision_id, order.stem)
 
     # --- results (K-9, K-16) ---------------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop
 LATER = {
     "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
     "wire_dtype": "the bf16 wire",
-    "link_grace_s": "reattachment", "reconnect_window_s": "reattachment",
     "session_wait_s": "collective averaging",
     "tls": "TLS", "reports_per_epoch": "sub-epoch records",
 }  # fmt: skip
@@ -93,6 +92,8 @@ class Config:
     max_nudges: int = 3
     stall_dump_s: float = 120.0
     laggards: str = "wait"
+    link_grace_s: float = 0.0
+    reconnect_window_s: float = 120.0
     rejoin_window_s: float = 60.0
     exit_grace_s: float = 30.0
     leave_grace_s: float = 30.0
@@ -226,7 +227,9 @@ class Config:
                      "max_join_timeout_s"):  # fmt: skip
             seconds = getattr(self, knob)
             _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")
-        _need(self.rejoin_window_s >= 0, "rejoin_window_s", self.rejoin_window_s, "at least 0 seconds (M-21)")
+        for knob, rule in (("rejoin_window_s", "M-21"), ("link_grace_s", "M-17"), ("reconnect_window_s", "M-42")):
+            seconds = getattr(self, knob)
+            _need(math.isfinite(seconds) and seconds >= 0, knob, seconds, f"a finite number of at least 0 ({rule})")
         for knob in ("suspect_k", "suspect_floor_s", "suspect_initial_s"):
             number = getattr(self, knob)
             _need(math.isfinite(number) and number > 0, knob, number, "a finite number above 0 (M-11)")
@@ -322,7 +325,8 @@ class Config:
             "heartbeat_s": self.heartbeat_s, "staleness_s": self.staleness_s,
             "leave_grace_s": self.scaled(self.leave_grace_s), "save_limit_s": self.scaled(self.save_limit_s),
             "exit_grace_s": self.scaled(self.exit_grace_s), "lr_scale_ratio": self.lr_scale_ratio,
-            "on_lost": self.on_lost, "save_path": self.save_path, "dataset_len": dataset_len, "world": world,
+            "reconnect_window_s": self.scaled(self.reconnect_window_s), "on_lost": self.on_lost,
+            "save_path": self.save_path, "dataset_len": dataset_len, "world": world,
         }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Self
 
-from . import gates, ladder, membership
+from . import attachment, gates, ladder, membership
 from . import messages as m
 from .actions import Actions
 from .cadence import Balancer
@@ -49,7 +49,7 @@ from .events import (
     SendFailed,
     Tick,
 )
-from .guard import GrowthGuard, Guard, LevelGuard, NoGuard, default_threshold
+from .guard import Guard, chosen
 from .joining import Joins
 from .ledger import Resume, take_over
 from .meta import MetaController
@@ -117,7 +117,8 @@ class Coordinator:
         self.book = Book(0, 1, 1, 0, True)
         self.policies = Policies() if policies is None else policies
         self.balancer: Cadence = Balancer(ranks=[])
-        self.guard: Guard = guard or self.policies.guard or _guard(config)
+        blends = config.alpha is not None
+        self.guard: Guard = guard or self.policies.guard or chosen(config.guard, config.guard_threshold, blends=blends)
         self.meta = MetaController() if config.meta_controller else None
         self.schema: Schema | None = None
         self.schema_hash = b""
@@ -209,6 +210,16 @@ class Coordinator:
         restore_coordinator(made, snapshot)
         return made
 
+    @classmethod
+    def restart(cls, config: Config, snapshot: Iterable[Any], records: Iterable[tuple[float, CoordinatorEvent]],
+                now: float, *, undone: Iterable[Any] = (), engine: str = "compiled",
+                guard: Guard | None = None) -> Self:  # fmt: skip
+        """The coordinator of a run whose process has died, in its next generation (M-40): `snapshot` is the last one
+        that was kept, `records` every event since, `undone` the effects of the newest batch. See `recovery.py`."""
+        from .recovery import restart
+
+        return restart(cls.restore(config, snapshot, engine=engine, guard=guard), records, now, undone)
+
     @property
     def alive_count(self) -> int:
         """Joining ranks, voters and lagging ones (M-1)."""
@@ -231,10 +242,15 @@ class Coordinator:
         if message.run_id != self.config.run_id:
             self.fence(message.rank, "other_run")
             return
-        if peer is None or message.incarnation != peer.incarnation or message.generation != self.generation:
+        if peer is None or message.incarnation != peer.incarnation or (
+            message.generation != self.generation and not self._sent_again(message, peer)
+        ):  # fmt: skip
             self._tell_stale(message, peer)
             return
         if peer.alive:
+            if message.report_seq <= peer.report_seq:
+                self.fence(message.rank, "repeated")  # M-42: sent again, or overtaken by what was sent again
+                return
             if message.report_seq != peer.report_seq + 1:
                 self._violation(peer, f"report {peer.report_seq + 1} is missing, {message.report_seq} came")
                 return
@@ -242,6 +258,9 @@ class Coordinator:
             peer.last_seen = self.now
             if message.control_seq > peer.handled_seq and not peer.acknowledge(message.control_seq):
                 self._violation(peer, f"control message {message.control_seq} is confirmed and was never sent")
+                return
+            if name in CYCLE_REPORTS and message.generation != self.generation:
+                self.fence(message.rank, name)  # M-43: of a round that ended with the life of a coordinator
                 return
         row = self.peer_engine.fire(peer, name, message)
         if name in CYCLE_REPORTS and row.kind is Kind.ACCEPT:
@@ -256,6 +275,10 @@ class Coordinator:
         elif row.kind is Kind.VIOLATION:
             self._violation(peer, f"{name}: {row.note} ({row.rule})")
 
+    def _sent_again(self, message: m.Report, peer: Peer) -> bool:
+        """M-42: made in an earlier generation, by a life that has resumed in this one."""
+        return peer.attached and peer.born <= message.generation < self.generation
+
     def fence(self, rank: int, why: str) -> None:
         """Count stale evidence; it changes nothing else (I3)."""
         self.fenced[rank, why] = self.fenced.get((rank, why), 0) + 1
@@ -268,7 +291,7 @@ class Coordinator:
         self.fence(message.rank, "stale")
         if peer is not None and self.now >= peer.fenced_told_at + FENCED_REPLY_S:
             peer.fenced_told_at = self.now
-            self.emit(SendFenced(message.rank, message.incarnation, self.cycle.number, "stale"))
+            self.emit(SendFenced(message.rank, message.incarnation, attachment.fenced(self, peer, "stale")))
 
     def _not_a_report(self, message: Any) -> None:
         """A kind that only flows the other way, or one that opens a session: impossible here in any order (N-7)."""
@@ -291,6 +314,8 @@ class Coordinator:
     def _other(self, event: Any) -> None:
         if isinstance(event, Tick):
             self.urgent = self.urgent or self.now >= self.deadline
+        elif isinstance(event, ROUND_EVENTS) and event.key.is_transfer:
+            self.joins.arrived(event)
         elif isinstance(event, ROUND_EVENTS):
             row = self.cycle_engine.fire(self.cycle, type(event).__name__, event)
             if row.kind == Kind.FENCED:
@@ -310,6 +335,7 @@ class Coordinator:
         elif isinstance(event, OperatorRequest):
             self._operate(event)
         elif isinstance(event, FILE_EVENTS):
+            self.actions.file_settled(event)
             if event.error is not None:
                 self.actions.file_failed(event.decision_id)
                 self.emit(Alert("checkpoint_failed", "averager", event.error))
@@ -318,12 +344,14 @@ class Coordinator:
         elif isinstance(event, CallbackFailed):
             self.emit(Alert("callback_failed", event.name, event.text))
         elif isinstance(event, LinkUp):
-            self.fence(event.rank, "LinkUp")  # reattachment does not exist: a link that was lost has ended its rank
+            self.fence(event.rank, "LinkUp")  # a coordinator knows a link by its Hello, never by less (M-42)
 
     def _was_away(self) -> None:
         """M-9: judge nobody by the silence that was our own."""
         for rank in self.alive:
-            self.peers[rank].last_seen = self.peers[rank].last_progress = self.now
+            peer = self.peers[rank]
+            peer.last_seen = peer.last_progress = self.now
+            peer.detached_at = self.now if peer.detached else None
         ladder.refresh(self)
         self.cycle.pending_since = self.cycle.last_evidence_at = self.cycle.idle_since = self.now
         self.actions.refresh()
@@ -382,13 +410,15 @@ class Coordinator:
             return
         self.next_beacon = self.now + self.config.beacon_s
         for rank in self.alive:
-            self.send(self.peers[rank], m.Beacon, run_phase=int(self.run.phase), cycle_phase=int(self.cycle.phase),
-                      cycle=self.cycle.number)  # fmt: skip
+            if self.peers[rank].attached:  # to a rank without a link it would say nothing when it arrives
+                self.send(self.peers[rank], m.Beacon, run_phase=int(self.run.phase),
+                          cycle_phase=int(self.cycle.phase), cycle=self.cycle.number)  # fmt: skip
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
         dump = math.nextafter(self.dump_due, math.inf)
-        due = [self.next_beacon, ladder.next_due(self), dump, *self.run.deadlines(), *self.actions.deadlines()]
+        due = [self.next_beacon, ladder.next_due(self), attachment.next_due(self), dump]
+        due += [*self.run.deadlines(), *self.actions.deadlines()]
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))
@@ -404,8 +434,9 @@ class Coordinator:
         self.outbox.append(effect)
 
     def send(self, peer: Peer, kind: type[m.Control], **fields: Any) -> None:
-        """One message to one incarnation, stamped and numbered; a plan in it is reserved under its number (N-10)."""
-        if not peer.attached:  # nor is who has left or died
+        """One message to one incarnation, stamped and numbered; a plan in it is reserved under its number (N-10). It is
+        kept until it is confirmed, and only kept while the rank is detached (N-9, M-42)."""
+        if not peer.alive or not peer.reachable:
             return
         rank, incarnation = peer.rank, peer.incarnation
         peer.control_seq = number = peer.control_seq + 1
@@ -418,7 +449,9 @@ class Coordinator:
             run_id=self.config.run_id, generation=self.generation, rank=rank, incarnation=incarnation,
             control_seq=number, report_seq=peer.report_seq, **fields,
         )  # fmt: skip
-        self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))
+        peer.keep(number, message)
+        if peer.attached:
+            self.emit(Send(rank, incarnation, message, (rank, incarnation, number)))
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""
@@ -428,6 +461,10 @@ class Coordinator:
     def fire_run(self, name: str) -> None:
         """An internal event of the run machine."""
         self.run_engine.fire(self.run, name, None)
+
+    def fire_cycle(self, name: str, event: Any = None) -> None:
+        """An internal event of the cycle machine."""
+        self.cycle_engine.fire(self.cycle, name, event)
 
     def lose(self, rank: int, cause: str) -> None:
         """Note that an incarnation has ended; it is buried in step 4 of this pass or of its next round."""
@@ -467,16 +504,3 @@ class Coordinator:
     def dump(self) -> dict[str, Any]:
         """The state of everything (O-8); see `dump.py`."""
         return state_dump(self)
-
-
-def _guard(config: Config) -> Guard:
-    """The guard a config names (B-33)."""
-    if not isinstance(config.guard, str):
-        given: Guard = config.guard
-        return given
-    if config.guard == "growth":
-        return GrowthGuard()
-    if config.guard == "none":
-        return NoGuard()
-    threshold = config.guard_threshold
-    return LevelGuard(default_threshold(blends=config.alpha is not None) if threshold is None else threshold)

@@ -21,6 +21,7 @@ from .phases import CyclePhase, RunPhase
 from .values import state
 
 if TYPE_CHECKING:
+    from .attachment import Back
     from .coordinator import Coordinator
 
 __all__ = ["Cycle"]
@@ -36,9 +37,11 @@ NORM_TOLERANCE = 1e-6
 @state
 class Cycle:
     """State of the cycle (4.1): `number` counts arms, `finished` is the last cycle that finished (-1: none),
-    `participants` are members and observers, ascending, `awaited` the observers that the gate waits for (M-26), `gone`
-    who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest and highest
-    norm of this attempt, `waiting_since` when the first voter of this window had done its part (M-16)."""
+    `participants` are members and observers, ascending, `awaited` the observers that the gate waits for (M-26),
+    `gone` who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest
+    and highest norm of this attempt, `waiting_since` when the first voter of this window had done its part (M-16).
+    `armed_in` is the generation of the arm; `unopened` says that the round waits for the averager, which has lost its
+    memory (M-44)."""
 
     co: Coordinator
     phase: CyclePhase = CyclePhase.IDLE
@@ -65,6 +68,8 @@ class Cycle:
     last_reduce_ms: float | None = None
     split_repeated: bool = False
     sick_cycles: int = 0
+    armed_in: int = 1
+    unopened: bool = False
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -102,7 +107,11 @@ class Cycle:
             return co.run.window_closed and co.alive_count > 0
         if co.run.phase != RunPhase.TRAINING or co.save_issued:
             return False
-        if not co.voters or co.alive_count < co.config.min_ranks or co.movers == 0:
+        if co.alive_count < co.config.min_ranks or co.joins.consensus_lost:
+            return False
+        if not co.voters:  # nobody has anything to give; what the averager holds makes voters of observers (M-45)
+            return co.joins.reseating and any(joining.may_observe(co.peers[rank]) for rank in co.alive)
+        if co.movers == 0:
             return False
         return co.stopping or co.short == 0
 
@@ -142,11 +151,13 @@ class Cycle:
         return self.co.peers[event.rank].shipped is not None
 
     def shipped_plausible(self, event: m.SnapshotReady) -> bool:
-        """C-7: in attempt 0 exactly the steps of the book, later at most those; 0 for an observer."""
+        """C-7: in attempt 0 exactly the steps of the book, later at most those; 0 for an observer. After a restart the
+        copy may be older than the steps in the book (M-43)."""
         if event.rank not in self.members:
             return event.rank in self.observers and event.shipped_steps == 0
         steps = self.co.peers[event.rank].steps
-        return event.shipped_steps == steps if self.attempt == 0 else event.shipped_steps <= steps
+        first = self.attempt == 0 and self.armed_in == self.co.generation
+        return event.shipped_steps == steps if first else event.shipped_steps <= steps
 
     def asked(self, event: m.SnapshotReady) -> bool:
         """Only who was asked can have a copy of this cycle (C-7)."""
@@ -181,11 +192,12 @@ class Cycle:
         if not self.forming:
             co.actions.arm(self.number + 1)
             self.number += 1
-        self.attempt, self.split_repeated = 0, False
+        self.attempt, self.split_repeated, self.armed_in = 0, False, co.generation
         self.armed_at = self.last_evidence_at = self.last_ack_at = co.now
         self.members = tuple(co.voters)
         self.observers = tuple(rank for rank in co.alive if joining.may_observe(co.peers[rank]))
-        patience = co.config.join_patience
+        # Without a member (M-45) it is for the observers alone.
+        patience = co.config.join_patience if self.members else 0
         self.awaited = tuple(rank for rank in self.observers if co.peers[rank].missed >= patience)
         self.gone = ()
         self.participants = tuple(sorted((*self.members, *self.observers)))
@@ -308,9 +320,19 @@ class Cycle:
         self._retry(getattr(event, "cause", "the round failed"))
 
     def _retry(self, cause: str) -> None:
-        co = self.co
         self.attempt += 1
-        co.emit(Alert("refused", f"cycle {self.number}", f"attempt {self.attempt} of the data round: {cause}"))
+        self.co.emit(Alert("refused", f"cycle {self.number}", f"attempt {self.attempt} of the data round: {cause}"))
+        self._clear(Stage.SNAPSHOT)
+        self._open_and_ask()
+
+    def _open_and_ask(self) -> None:
+        self._open()
+        for rank in self.participants:
+            self.ask(rank)
+
+    def _clear(self, owed: Stage | None) -> None:
+        """Nothing of an earlier attempt counts: who has left it is out, what others had shipped returns to them."""
+        co = self.co
         co.book.resolve_limbo({})
         co.returned = True
         self.members = tuple(r for r in self.members if r not in self.gone)
@@ -319,10 +341,37 @@ class Cycle:
         self.participants = tuple(r for r in self.participants if r not in self.gone)
         for rank in self.participants:
             co.peers[rank].clear_evidence()
-            co.peers[rank].climb.enter(Stage.SNAPSHOT, co.now)
-        self._open()
-        for rank in self.participants:
-            self.ask(rank)
+            co.peers[rank].climb.enter(owed, co.now)
+
+    # --- after a lost link, and after a restart ------------------------------------------------------------------
+
+    def torn(self, event: Back) -> bool:
+        """Whether a rank that is back had begun this attempt and not staged its result: what it sent and what it got
+        of it went over a lane that is gone, so the attempt cannot end any more (M-42)."""
+        claim = event.claim
+        if self.unopened or not self.takes_part(event.rank) or self.co.peers[event.rank].acked:
+            return False
+        began = (claim.generation, claim.snapshot_cycle, claim.attempt)
+        return began == (self.co.generation, self.number, self.attempt) and not claim.staged
+
+    def put_off(self, event: object) -> None:
+        """M-43: same number, attempt 0 of a new generation, as soon as the averager can open it."""
+        self.attempt, self.split_repeated, self.unopened = 0, False, True
+        self.reduced = self.post_norms = None
+        self._clear(None)
+        gated = self.participants if self.forming else (*self.members, *self.awaited)
+        self.owing = len(gated)
+
+    def can_open(self, event: object) -> bool:
+        """The round was put off, and the averager has its memory back (M-44)."""
+        return self.unopened and not self.co.joins.consensus_lost
+
+    def open_again(self, event: object) -> None:
+        """M-43: everyone is asked again, who has no link as soon as it is back."""
+        self.unopened = False
+        self.pending_since = self.last_evidence_at = self.co.now
+        self._clear(Stage.SNAPSHOT)  # somebody may have left meanwhile
+        self._open_and_ask()
 
     def expel(self, event: m.RoundFailed) -> None:
         """R-18: a rank that cannot average must go, not park."""

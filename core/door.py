@@ -17,7 +17,7 @@ from .schema import dataset_length
 if TYPE_CHECKING:
     from .coordinator import Coordinator
 
-__all__ = ["PROTOCOL", "refusal"]
+__all__ = ["PROTOCOL", "may_follow", "refusal", "refused_claim"]
 
 PROTOCOL = 1
 LITTLE_ENDIAN = 0
@@ -32,6 +32,21 @@ def _no(code: RejectCode, text: str, *, retry: bool = False) -> Reject:
 def refusal(co: Coordinator, hello: Hello) -> Reject | None:
     """Why this Hello is refused, or None. Changes nothing."""
     return _stage(co) or _identity(co, hello) or _data(co, hello) or _seat(co, hello)
+
+
+def refused_claim(co: Coordinator, hello: Hello) -> Reject | None:
+    """Why a rank that wants to go on with its life is refused whatever it claims: it is another one than it was. The
+    stage of the run is no reason, since it is part of the run already (M-42)."""
+    return _identity(co, hello) or _data(co, hello)
+
+
+def may_follow(co: Coordinator, hello: Hello, rank: int) -> bool:
+    """Whether this Hello may take the seat: nobody has it, its rank has no link, or it is the rank itself that comes
+    anew. A life ends with a new Hello, but never at the wish of a stranger while its own link is up."""
+    peer = co.peers.get(rank)
+    if peer is None or not peer.alive or peer.detached:
+        return True
+    return hello.resume is not None and hello.resume.incarnation == peer.incarnation
 
 
 def _stage(co: Coordinator) -> Reject | None:
@@ -92,11 +107,13 @@ def _data(co: Coordinator, hello: Hello) -> Reject | None:
 
 def _seat(co: Coordinator, hello: Hello) -> Reject | None:
     limit = co.config.max_ranks or co.config.target_ranks or DEFAULT_MAX_RANKS
-    if co.alive_count >= limit:
-        return _no(RejectCode.FULL, f"all {limit} seats are taken; max_ranks sets their number", retry=True)
     wanted = hello.wanted_rank
+    follows = wanted is not None and may_follow(co, hello, wanted)
+    replaces = wanted is not None and follows and wanted in co.alive
+    if co.alive_count - replaces >= limit:
+        return _no(RejectCode.FULL, f"all {limit} seats are taken; max_ranks sets their number", retry=True)
     if wanted is not None and wanted >= limit:
         return _no(RejectCode.SEAT, f"there is no rank {wanted} in a run of {limit} ranks")
-    if wanted is not None and wanted in co.peers and co.peers[wanted].alive:
+    if wanted is not None and not follows and hello.resume is None:
         return _no(RejectCode.SEAT, f"rank {wanted} is taken already; start each rank once, or give no rank")
     return None

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from .messages import Control, Outcome, Plan, Reject, Report, RoundKey, Welcome
+from .messages import Control, Fenced, Outcome, Plan, Reject, Report, RoundKey, Welcome
 from .values import value
 
 
@@ -27,12 +27,14 @@ class Ready:
 
 @value
 class Admit:
-    """Give the connection `link` the seat (rank, incarnation) and send it the welcome."""
+    """Give the connection `link` the seat (rank, incarnation) and send it the welcome, then `resend`: what a rank that
+    resumes lacks, in order (M-42). A connection that had the seat before is closed without a word about it."""
 
     link: int
     rank: int
     incarnation: int
     welcome: Welcome
+    resend: tuple[Control, ...] = ()
 
 
 @value
@@ -59,8 +61,7 @@ class SendFenced:
 
     rank: int
     incarnation: int
-    cycle: int
-    why: str
+    fenced: Fenced
 
 
 @value
@@ -185,7 +186,8 @@ class TakeSnapshot:
 
 @value
 class SendState:
-    """Copy the frozen and local entries now and send them to a joiner (M-24): a transfer, nothing of a cycle."""
+    """Copy the frozen and local entries now and send them to a joiner (M-24): a transfer, nothing of a cycle. If the
+    joiner is no rank at all, the averager asks: send it the consensus that was adopted last (M-44)."""
 
     transfer_id: int
     generation: int
@@ -290,6 +292,15 @@ class Reporting:
     """Send this report on the report lane (called Report in protocol 3.4; renamed: `Report` is the message base)."""
 
     report: Report
+
+
+@value
+class Dial:
+    """Look for the coordinator after `after_s` seconds: a Hello with the rank's seat and its claim (M-42), which is
+    made up at that moment, by `Worker.claim`. The answer comes back as `Received`, a try that failed as
+    `LinkLost`."""
+
+    after_s: float
 
 
 @value

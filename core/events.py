@@ -37,18 +37,20 @@ class HelloReceived:
 @value
 class LinkLost:
     """The control link of an incarnation ended; `cause` is for people (M-17). At a worker rank and incarnation are
-    its own."""
+    its own. `link` is the driver's number of the connection: one that has been replaced since says nothing (M-42)."""
 
     rank: int = 0
     incarnation: int = 0
     cause: str = ""
+    link: int | None = None
 
 
 @value
 class SendFailed:
-    """A `Send` did not happen (N-10); `token` is (rank, incarnation, control_seq)."""
+    """A `Send` did not happen (N-10); `token` is (rank, incarnation, control_seq), `link` as in `LinkLost`."""
 
     token: tuple[int, int, int]
+    link: int | None = None
 
 
 @value
@@ -188,17 +190,19 @@ class DrainPoint:
 
 @value
 class SnapshotTaken:
-    """The copy asked for by `TakeSnapshot` exists (W-10); `copy_ms` is the time the copy took."""
+    """The copy asked for by `TakeSnapshot` exists (W-10); `copy_ms` is the time the copy took, `generation` that of the
+    order, None for the current one."""
 
     cycle: int
     attempt: int
     copy_ms: float
+    generation: int | None = None
 
 
 @value(kw_only=True)
 class ConsensusStaged:
     """The consensus of a cycle lies beside the live parameters, whole (W-11). `divergence`, `pre_norm` and
-    `post_norm` are the triple of R-16."""
+    `post_norm` are the triple of R-16, `generation` is as in `SnapshotTaken`."""
 
     cycle: int
     attempt: int
@@ -210,6 +214,7 @@ class ConsensusStaged:
     post_norm: float | None = None
     digest: bytes | None = None
     state_complete: bool = True
+    generation: int | None = None
 
 
 @value

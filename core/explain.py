@@ -43,7 +43,8 @@ class Reason:
 def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     """Reasons for one rank, or for all that is not moving."""
     if co.run.phase == RunPhase.FORMING:
-        return [_forming(co)]
+        missing = [reason for r in co.alive if co.peers[r].detached for reason in _of_rank(co, co.peers[r])]
+        return [_forming(co), *missing]
     if co.run.phase == RunPhase.FINAL_EVAL:
         return [_busy(co, duty) for duty in co.actions.duties if duty.role != EPOCH]
     if co.run.phase == RunPhase.SHUTTING_DOWN:
@@ -80,14 +81,20 @@ def _busy(co: Coordinator, duty: Duty) -> Reason:
 
 def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
     rank, cycle, since = peer.rank, co.cycle, peer.last_progress
-    duty = co.actions.under_way(rank)
-    if duty is not None:
-        return [_busy(co, duty)]
+    if peer.detached_at is not None:
+        what = "has lost its link and may come back"
+        return [_reason("E22", rank, what, "M-42", peer.detached_at, peer.return_until, ())]
     if not peer.attached:
         until = peer.last_seen + co.config.staleness_s
         return [_reason("E22", rank, "has lost its link", "N-10", peer.last_seen, until, ())]
+    duty = co.actions.under_way(rank)
+    if duty is not None:
+        return [_busy(co, duty)]
     if peer.phase != PeerPhase.VOTER:
         return [_outside(co, peer)]
+    if co.joins.consensus_lost:
+        what = "waits for the averager, which asks a rank for the consensus it has lost"
+        return [_reason("E11", rank, what, "M-44", since, None, tuple(co.voters))]
     if cycle.phase == CyclePhase.PENDING:
         waits = _in_cycle(co, peer)
         if waits is not None:

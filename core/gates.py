@@ -107,8 +107,8 @@ def note_satisfied(co: Coordinator, peer: Peer) -> None:
 def ceiling(co: Coordinator) -> float | None:
     """When missing evidence becomes a stall (M-15, M-16), exceeded strictly; None when nobody is waited for."""
     cycle = co.cycle
-    if co.run.phase != RunPhase.TRAINING:
-        return None
+    if co.run.phase != RunPhase.TRAINING or any(co.peers[rank].detached for rank in co.alive):
+        return None  # the window of a rank without a link ends that wait (M-42)
     if cycle.phase == CyclePhase.PENDING:
         return max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
     if cycle.phase != CyclePhase.IDLE:

@@ -31,6 +31,7 @@ __all__ = [
     "GuardTelemetry",
     "LevelGuard",
     "NoGuard",
+    "chosen",
     "cosine",
     "default_threshold",
     "telemetry",
@@ -266,3 +267,15 @@ def cosine(pre_norm: float, post_norm: float, divergence: float) -> float | None
 
 def _is_reading(number: object) -> bool:
     return isinstance(number, int | float) and 0 <= number < math.inf
+
+
+def chosen(guard: Any, threshold: float | None, *, blends: bool) -> Guard:
+    """The guard that a config names, or the object it holds (B-33)."""
+    if not isinstance(guard, str):
+        given: Guard = guard
+        return given
+    if guard == "growth":
+        return GrowthGuard()
+    if guard == "none":
+        return NoGuard()
+    return LevelGuard(default_threshold(blends=blends) if threshold is None else threshold)

@@ -19,7 +19,9 @@ import attrs
 
 from . import messages as m
 from .effects import CloseRound, Emit, OpenRound
+from .events import RoundAborted, RoundProgress, RoundReduced
 from .phases import PeerPhase, RunPhase
+from .run import RANKS_WRITE
 from .values import state, value
 
 if TYPE_CHECKING:
@@ -46,26 +48,70 @@ def may_observe(peer: Peer) -> bool:
 
 @state
 class Joins:
-    """Open transfers by joiner. `transfers` counts all of them: a number is never used twice (R-1)."""
+    """Open transfers by joiner. `transfers` counts all of them: a number is never used twice (R-1). `consensus_lost`
+    says that the averager's process was started anew and lacks the consensus of the version: no round can be reduced
+    before a rank has given it back, or an observer could be promoted on nothing (M-44, R-8). `seed` is the life that
+    alone stands on the version, when the journal had lost it and everyone begins as an observer (M-45)."""
 
     co: Coordinator
     transfers: int = 0
     open: dict[int, Transfer] = attrs.field(factory=dict)
+    consensus_lost: bool = False
+    seed: tuple[int, int] | None = None
+    seeding: int | None = None
+
+    @property
+    def reseating(self) -> bool:
+        """There is no voter, but a rank that holds the consensus all others can be given (M-45)."""
+        if self.seed is None:
+            return self.seeding is not None
+        peer = self.co.peers[self.seed[0]]
+        return peer.alive and peer.incarnation == self.seed[1]
+
+    def overtaken(self, version: int) -> None:
+        """M-45: the version is ahead of the books; who has it is about to come as a new life."""
+        self.restarted()
+        self.seed, self.seeding = None, version
+
+    def came(self, peer: Peer, claim: m.ResumeClaim | None) -> None:
+        """A new life. The first that held the version gives it to the averager, and so to everyone."""
+        if claim is not None and self.seeding is not None and claim.version == self.seeding:
+            self.seed, self.seeding = (peer.rank, peer.incarnation), None
+
+    def restarted(self) -> None:
+        """M-44: the lanes of all transfers are gone, and so is what the averager held, if it held anything."""
+        self.open.clear()
+        self.consensus_lost = self.co.config.averager not in RANKS_WRITE and self.co.cycle.finished >= 0
+
+    def arrived(self, event: RoundProgress | RoundReduced | RoundAborted) -> None:
+        """The data plane speaks of a transfer: the averager has its consensus back (M-44)."""
+        transfer = self.open.get(m.NO_RANK)
+        if transfer is None or event.key != self._key(transfer):
+            self.co.fence(m.NO_RANK, type(event).__name__)
+        elif isinstance(event, RoundProgress) and event.complete:
+            self.consensus_lost = False
+            self._close(m.NO_RANK)
+            self.co.actions.write_again()
+            self.co.urgent = True
 
     def ask_donors(self) -> None:
-        """M-24: each joiner has a living donor, if its model has entries that no consensus holds."""
+        """M-44: the averager has a donor while it needs one. M-24: so has each joiner, if its model has entries that no
+        consensus holds."""
+        if self.consensus_lost and not self._served(m.NO_RANK):
+            self._ask(m.NO_RANK, 0)
         co = self.co
         if co.run.phase != RunPhase.TRAINING or co.save_issued or co.schema is None or not co.schema.static():
             return
         for rank in co.alive:
             peer = co.peers[rank]
-            if peer.phase == PeerPhase.JOINING and peer.attached and not self._served(peer):
-                self._ask(peer)
+            if peer.phase == PeerPhase.JOINING and peer.attached and not self._served(rank):
+                self._ask(rank, peer.incarnation)
 
     def promoted(self, peer: Peer) -> None:
         """It has everything, a count of its own (M-25), and from now on readings (B-17)."""
         self._close(peer.rank)
         co = self.co
+        self.seed = None
         if co.run.phase == RunPhase.TRAINING:  # in formation the balancer does not exist yet
             co.balancer.admit(peer.rank)
             if co.config.policy == "async":
@@ -75,31 +121,42 @@ class Joins:
         """A life is over: its transfer needs nobody any more."""
         self._close(peer.rank)
 
-    def _served(self, peer: Peer) -> bool:
-        transfer = self.open.get(peer.rank)
+    def torn(self, rank: int) -> None:
+        """A link is gone, and with it what a donor had sent or a joiner got over it: both begin anew (M-42)."""
+        for joiner, transfer in list(self.open.items()):
+            if rank in (joiner, transfer.donor[0]):
+                self._close(joiner)
+
+    def _served(self, joiner: int) -> bool:
+        transfer = self.open.get(joiner)
         if transfer is None:
             return False
         rank, incarnation = transfer.donor
         donor = self.co.peers[rank]
-        return donor.incarnation == incarnation and rank in self.co.voters and donor.attached
+        able = rank in self.co.voters or transfer.donor == self.seed
+        return donor.incarnation == incarnation and able and donor.attached
 
-    def _ask(self, peer: Peer) -> None:
+    def _ask(self, joiner: int, incarnation: int) -> None:
         """The lowest voter that can be reached and calls no callbacks, else the lowest one (M-24): a rank inside a
-        callback answers when that is over. M-27: only a voter stands on the current consensus."""
+        callback answers when that is over. M-27: only a voter stands on the current consensus. The averager is no rank:
+        what goes to it goes to `NO_RANK`."""
         co = self.co
-        self._close(peer.rank)
-        attached = [rank for rank in co.voters if co.peers[rank].attached]
+        self._close(joiner)
+        donors = co.voters if self.seed is None or co.voters else [self.seed[0]]
+        attached = [rank for rank in donors if co.peers[rank].attached]
         if not attached:
             return
         busy = co.roles.holders.values()
         donor = co.peers[next((rank for rank in attached if rank not in busy), attached[0])]
         self.transfers += 1
-        transfer = Transfer(self.transfers, (donor.rank, donor.incarnation), (peer.rank, peer.incarnation))
-        self.open[peer.rank] = transfer
-        co.emit(OpenRound(self._key(transfer), 0, ((donor.rank, donor.incarnation, 0),), (transfer.joiner,)))
-        co.send(donor, m.RequestState, transfer_id=transfer.number, joiner_rank=peer.rank,
-                joiner_incarnation=peer.incarnation)  # fmt: skip
-        co.emit(Emit("Custom", {"what": "state_transfer", "donor": donor.rank, "rank": peer.rank}))
+        transfer = Transfer(self.transfers, (donor.rank, donor.incarnation), (joiner, incarnation))
+        self.open[joiner] = transfer
+        receivers = () if joiner == m.NO_RANK else (transfer.joiner,)
+        co.emit(OpenRound(self._key(transfer), 0, ((donor.rank, donor.incarnation, 0),), receivers))
+        co.send(donor, m.RequestState, transfer_id=transfer.number, joiner_rank=joiner,
+                joiner_incarnation=incarnation)  # fmt: skip
+        to = "averager" if joiner == m.NO_RANK else joiner
+        co.emit(Emit("Custom", {"what": "state_transfer", "donor": donor.rank, "rank": to}))
 
     def _close(self, rank: int) -> None:
         transfer = self.open.pop(rank, None)

@@ -139,14 +139,19 @@ def _owing(co: Coordinator) -> Iterator[tuple[Peer, Stage, float]]:
     if cycle.phase == CyclePhase.PENDING:
         for rank in cycle.participants:
             climb = co.peers[rank].climb
-            if climb.stage is not None and cycle.owes(rank) and co.actions.under_way(rank) is None:
+            if climb.stage is not None and cycle.owes(rank) and _judged(co, rank):
                 yield co.peers[rank], climb.stage, climb.evidence_at
     elif cycle.phase == CyclePhase.IDLE:
         waiting_since = cycle.idle_since if cycle.waiting_since is None else cycle.waiting_since
         for peer in waiting_steps(co):
-            if co.actions.under_way(peer.rank) is None:
+            if _judged(co, peer.rank):
                 since = max(cycle.idle_since, waiting_since, peer.last_progress, peer.climb.evidence_at)
                 yield peer, Stage.STEP, since
+
+
+def _judged(co: Coordinator, rank: int) -> bool:
+    """Neither busy with a duty (M-11) nor without a link, for which it has its window (M-42)."""
+    return co.actions.under_way(rank) is None and not co.peers[rank].detached
 
 
 # --- the steps -------------------------------------------------------------------------------------------------------

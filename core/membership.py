@@ -12,14 +12,14 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
+from . import attachment, recovery
 from . import messages as m
-from .door import refusal
-from .effects import Admit, Alert, CloseLink, Emit, Refuse, RemoveFromRound
+from .door import may_follow, refusal, refused_claim
+from .effects import Admit, Alert, CloseLink, Emit, Refuse, RemoveFromRound, SendFenced
+from .engine import Kind
 from .events import HelloReceived, LinkLost, ProcessExited, SendFailed
-from .ledger import initial_file
 from .peer import Lost, Peer
 from .phases import PeerPhase, RunPhase
-from .schema import dataset_length
 from .values import value
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ __all__ = [
     "knock",
     "link_ended",
     "send_failed",
-    "undo_send",
     "withdraw",
 ]  # fmt: skip
 
@@ -51,7 +50,10 @@ class Sentence:
 
 
 def knock(co: Coordinator, event: HelloReceived) -> None:
-    """A Hello: refused before anything changes (M-5), or given a seat and a new record (M-7)."""
+    """A Hello: refused before anything changes (M-5), or given a seat and a new record (M-7). One that claims a life
+    goes on with it if it can (M-42), or begins anew at its old seat."""
+    if _resumed(co, event):
+        return
     reject = refusal(co, event.hello)
     if reject is not None:
         co.emit(Refuse(event.link, reject))
@@ -60,26 +62,50 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     hello = event.hello
     co.config = co.config.resolved(hello.wishes)
     co.schema, co.schema_hash, co.dataset = hello.schema, hello.schema_hash, hello.dataset_signature
-    rank = hello.wanted_rank
-    if rank is None:
-        rank = next(r for r in range(len(co.peers) + 1) if r not in co.peers or not co.peers[r].alive)
-    old = co.peers.get(rank)
-    incarnation = 1 if old is None else old.incarnation + 1
-    peer = Peer(co, rank, incarnation, host=hello.host, callbacks=hello.callbacks)
+    peer = Peer(co, *_seat(co, hello), host=hello.host, callbacks=hello.callbacks)
+    rank = peer.rank
+    peer.link, peer.born = event.link, co.generation
     peer.last_seen = peer.last_progress = co.now
     co.peers[rank] = peer
     co.seats = sorted({*co.seats, rank})
     co.alive = sorted([*co.alive, rank])
     heapq.heappush(co.liveness, (co.now + co.config.staleness_s, rank, peer.incarnation))
-    world = co.config.target_ranks or max(len(co.seats), co.config.min_ranks)
     forming = co.run.phase == RunPhase.FORMING
-    welcome = m.Welcome(
-        rank=rank, incarnation=peer.incarnation, generation=co.generation,
-        status=m.WelcomeStatus.FORMING if forming else m.WelcomeStatus.JOINING, control_seq=0, report_seq=0,
-        config={**co.config.welcome(dataset_length(hello.dataset_signature), world), **initial_file(co)},
-    )  # fmt: skip
-    co.emit(Admit(event.link, rank, peer.incarnation, welcome))
+    status = m.WelcomeStatus.FORMING if forming else m.WelcomeStatus.JOINING
+    co.joins.came(peer, hello.resume)
+    co.emit(Admit(event.link, rank, peer.incarnation, attachment.welcome(co, peer, status)))
     co.emit(Emit("Joined", {"rank": rank, "incarnation": peer.incarnation, "host": hello.host}))
+
+
+def _resumed(co: Coordinator, event: HelloReceived) -> bool:
+    """M-42: whether this Hello was about a life that goes on, or was turned away while it claimed one."""
+    claim, rank = event.hello.resume, event.hello.wanted_rank
+    peer = None if rank is None else co.peers.get(rank)
+    if claim is None or peer is None:
+        return False
+    reject = refused_claim(co, event.hello)
+    if reject is not None:
+        co.emit(Refuse(event.link, reject))
+        co.emit(Emit("Refused", {"who": event.hello.host, "why": reject.text}))
+        return True
+    if recovery.overtaken(co, claim):
+        recovery.move_forward(co, peer.rank, claim)
+    return co.peer_engine.fire(peer, "Claim", event).kind is Kind.ACCEPT
+
+
+def _seat(co: Coordinator, hello: m.Hello) -> tuple[int, int]:
+    """M-7: seat and incarnation. Whoever is still booked there is dead from this moment: a life ends with a new Hello.
+    Its number never comes back, not even that of a life which this coordinator has forgotten (M-45)."""
+    rank, former = hello.wanted_rank, 0 if hello.resume is None else hello.resume.incarnation
+    if rank is not None and not may_follow(co, hello, rank):
+        rank = None
+    if rank is None:
+        rank = next(r for r in range(len(co.peers) + 1) if r not in co.peers or not co.peers[r].alive)
+    old = co.peers.get(rank)
+    if old is not None and old.alive:
+        co.lose(rank, "its process began anew")
+        bury(co)
+    return rank, max(0 if old is None else old.incarnation, former) + 1
 
 
 # --- out -------------------------------------------------------------------------------------------------------------
@@ -87,46 +113,41 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
 
 def link_ended(co: Coordinator, event: LinkLost | ProcessExited) -> None:
     """M-17: link or process ended without Exiting. Of who has left or died already it is nothing."""
-    peer = _living(co, event.rank, event.incarnation)
-    if peer is None:
+    peer = co.peers.get(event.rank)
+    if peer is None or peer.incarnation != event.incarnation:
         return
-    peer.attached = False
-    if isinstance(event, ProcessExited):
+    if isinstance(event, LinkLost):
+        _about_link(co, peer, event)
+    elif peer.alive:
+        peer.attached = False
         co.lose(event.rank, f"its process ended with status {event.exit_code}")
-    else:
-        co.lose(event.rank, event.cause or "its link was lost")
 
 
 def send_failed(co: Coordinator, event: SendFailed) -> None:
-    """N-10, C-14: undo what the message had reserved; nothing is sent on this link again."""
-    rank, incarnation, number = event.token
-    peer = _living(co, rank, incarnation)
-    if peer is None:
-        return
-    peer.attached = False
-    co.lost_sends += 1
-    undo_send(co, peer, number)
-    co.emit(Emit("SendFailed", {"rank": rank, "message": number}))
-    if not (co.run.shutdown_issued or co.save_issued):
-        co.emit(Alert("send_failed", f"rank {rank}", "a message could not be sent", critical=True))
+    """N-10: what a failed send means is the table's to say; of a life that is over it means nothing."""
+    peer = co.peers.get(event.token[0])
+    if peer is not None and peer.incarnation == event.token[1]:
+        _about_link(co, peer, event)
 
 
-def undo_send(co: Coordinator, peer: Peer, number: int) -> None:
-    """Roll back the plan reserved under a message number, if there is one (D-14)."""
-    plan_id = peer.tokens.pop(number, None)
-    if plan_id is not None:
-        co.desk.rollback(peer.rank, plan_id)
+def _about_link(co: Coordinator, peer: Peer, event: LinkLost | SendFailed) -> None:
+    name = type(event).__name__
+    if co.peer_engine.fire(peer, name, event).kind is Kind.FENCED:
+        co.fence(peer.rank, name)
 
 
 def bury(co: Coordinator) -> None:
-    """Step 4 of the pass: reported deaths first, then staleness, exceeded strictly (M-17, M-18)."""
+    """Step 4 of the pass: reported deaths first, then staleness and windows, exceeded strictly (M-17, M-18, M-42)."""
+    attachment.expire(co)
     while co.liveness and co.liveness[0][0] < co.now:
         _, rank, incarnation = heapq.heappop(co.liveness)
         peer = _living(co, rank, incarnation)
         if peer is None:
             continue
         due = peer.last_seen + co.config.staleness_s
-        if due < co.now:
+        if peer.detached:  # judged by its window; the silence that counts begins when it is back
+            heapq.heappush(co.liveness, (co.now + co.config.staleness_s, rank, incarnation))
+        elif due < co.now:
             co.lose(rank, f"silent for {co.now - peer.last_seen:.1f} s")
         else:
             heapq.heappush(co.liveness, (due, rank, incarnation))
@@ -157,6 +178,8 @@ def buried(co: Coordinator, peer: Peer, cause: str) -> None:
     _remove(co, peer)
     _declare(co, peer)
     co.balancer.forget(peer.rank)
+    # Said before its link is closed: a process that was only slow, or away, learns that it may come anew (W-20, W-21).
+    co.emit(SendFenced(peer.rank, peer.incarnation, attachment.fenced(co, peer, cause, ends=True)))
     co.emit(CloseLink(peer.rank, peer.incarnation, cause))
     co.run.dead(peer)
 
@@ -182,7 +205,7 @@ def _too_few(co: Coordinator) -> Sentence | None:
     empty = sum(1 for rank in co.seats if co.peers[rank].phase == PeerPhase.DEAD)
     if limit is not None and empty >= limit:
         return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} ranks died, max_failure is {limit}")
-    if not co.voters:
+    if not co.voters and not co.joins.reseating:
         return Sentence(m.SaveReason.ALL_RANKS_LOST, "no rank is left to go on with")
     if _has_waited_below_min(co):
         text = f"{co.alive_count} ranks are left, min_ranks is {co.config.min_ranks}"
@@ -216,7 +239,8 @@ def _remove(co: Coordinator, peer: Peer) -> None:
     """M-18.3 to 6: no longer alive, nothing is waited for, what it holds returns, its roles go on."""
     co.alive = [rank for rank in co.alive if rank != peer.rank]
     withdraw(co, peer)
-    peer.attached = False
+    peer.attached, peer.detached_at = False, None
+    peer.retained.clear()
     co.joins.ended(peer)
     if not (co.run.shutdown_issued or co.save_issued):
         co.roles.gone(peer.rank)

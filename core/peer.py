@@ -13,6 +13,7 @@ import attrs
 
 from . import gates
 from . import messages as m
+from .attachment import Attachment
 from .effects import Alert, Emit
 from .errors import InvariantError
 from .ladder import Climb, Stage
@@ -21,7 +22,6 @@ from .roles import CHECKPOINT, EVALUATE
 from .values import state, value
 
 if TYPE_CHECKING:
-    from .coordinator import Coordinator
     from .dispatch.book import InFlight
 
 __all__ = ["Lost", "Peer"]
@@ -89,24 +89,15 @@ class Window:
 
 
 @state
-class Peer:
+class Peer(Attachment):
     """See the module. `satisfied` and `quota` are the gate's view of this rank (G-1), kept by the desk."""
 
-    co: Coordinator
-    rank: int
-    incarnation: int
-    phase: PeerPhase = PeerPhase.JOINING
-    attached: bool = True
     host: str = ""
     last_seen: float = 0.0
     last_progress: float = 0.0
     progress_kind: str = "hello"
     last_step_count: int = 0
     lr: float | None = None
-    control_seq: int = 0
-    handled_seq: int = 0
-    report_seq: int = 0
-    tokens: dict[int, int] = attrs.field(factory=dict)
     void_before: int = 0
     refusals_in_row: int = 0
     steps: int = 0
@@ -139,11 +130,6 @@ class Peer:
     climb: Climb = attrs.field(
         default=attrs.Factory(lambda self: Climb(self.co.config.suspect_history), takes_self=True)
     )
-
-    @property
-    def alive(self) -> bool:
-        """Joining, voter or lagging (M-1)."""
-        return self.phase in (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -325,11 +311,12 @@ class Peer:
     progressed = _progress
 
     def acknowledge(self, handled: int) -> bool:
-        """All control messages up to `handled` are handled: their reservations are final (N-10). False, and nothing
-        changed, if that number was never sent."""
+        """All control messages up to `handled` are handled: their reservations are final (N-10) and nobody needs them
+        again (N-9). False, and nothing changed, if that number was never sent."""
         if handled > self.control_seq:
             return False
         self.handled_seq = handled
+        self.retained.release(handled)
         self._note_back()
         for number in [n for n in self.tokens if n <= handled]:
             del self.tokens[number]

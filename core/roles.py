@@ -56,7 +56,7 @@ class Roles:
         """Whether the holder can be asked. A pinned one need not be there, or may lack the callback (M-35); asked for a
         checkpoint, the latter says so itself (K-9)."""
         rank = self.holders[role]
-        if rank not in self.co.voters or not self.co.peers[rank].attached:
+        if rank not in self.co.voters or not self.co.peers[rank].reachable:
             return False
         return role == CHECKPOINT or role in self.co.peers[rank].callbacks
 

@@ -228,6 +228,7 @@ class Run:
         self.co.emit(WriteMeta(self.meta(reason, decision_id)))
         if self.co.config.averager not in RANKS_WRITE:
             self.co.emit(SaveConsensus(decision_id, self.co.cycle.version, stem))
+            self.co.actions.note_ordered(decision_id, reason, stem)
 
     def meta(self, reason: m.SaveReason, decision_id: int) -> dict[str, Any]:
         """The record a resume reads (K-6): counters, coverage as uncovered batches per open epoch (K-10)."""

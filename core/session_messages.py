@@ -20,7 +20,9 @@ __all__ = [
 
 @value(kw_only=True)
 class ResumeClaim:
-    """What a rank that lost its link claims to hold (M-42)."""
+    """What a rank that lost its link claims to hold (M-42): its life, the version it has adopted with the schedule base
+    of that version, the newest request it has served and what came of it (`staged`: a whole consensus lies beside its
+    model), and the lane numbers: the last control message that arrived, the last report that it made."""
 
     generation: int
     incarnation: int
@@ -31,6 +33,9 @@ class ResumeClaim:
     step_count: int
     control_seq: int
     report_seq: int
+    attempt: int = 0
+    staged: bool = False
+    global_step: int = 0
 
 
 @value(kw_only=True)

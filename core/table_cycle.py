@@ -2,6 +2,10 @@
 
 A cycle is armed once and finished once (I1). Evidence counts when it is of this cycle and attempt and of a rank
 that was asked; nothing else does, least of all steps or time (I2). Stalled is terminal (M-50).
+
+A link that broke in the middle of an upload or a scatter has torn the attempt: the two ends of a lane that is gone
+cannot agree on what of it arrived, and nobody needs them to, since every rank retains its copy (M-42, W-10). After a
+restart the cycle that was pending goes on as attempt 0 of the new generation, once the averager can take it (M-43).
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ _ID, _PE, _SL = CyclePhase.IDLE, CyclePhase.PENDING, CyclePhase.STALLED
 _CYCLE_ROWS = (
     Row(_ID, "Judge", _PE, ("fires",), ("arm",), rule="C-30 G-1 G-10"),
     Row(_ID, "Judge", SAME, kind=Kind.IGNORE, rule="G-1"),
+    Row(_PE, "Judge", SAME, ("can_open",), ("open_again",), rule="M-43 M-44"),
     Row(_PE, "Judge", SAME, ("gate_complete", "digest_split"), ("settle_digests",), rule="C-18"),
     Row(_PE, "Judge", _ID, ("gate_complete",), ("finish",), rule="C-33 C-12"),
     Row(_PE, "Judge", SAME, kind=Kind.IGNORE, rule="C-12"),
@@ -45,6 +50,14 @@ _CYCLE_ROWS = (
     Row(_PE, "RoundFailed", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
     Row(_PE, "RoundFailed", SAME, (), ("try_again",), rule="C-39 R-18"),
     Row(_ID, "RoundFailed", SAME, kind=Kind.FENCED, rule="R-1"),
+    Row(_PE, "Back", SAME, ("!torn",), kind=Kind.IGNORE, rule="M-42", note="its part is done, or not begun"),
+    Row(_PE, "Back", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
+    Row(_PE, "Back", SAME, (), ("try_again",), rule="M-42 R-18"),
+    Row(_ID, "Back", SAME, kind=Kind.IGNORE, rule="M-42"),
+    Row(_PE, "Restarted", SAME, (), ("put_off",), rule="M-43"),
+    Row(_ID, "Restarted", SAME, kind=Kind.IGNORE, rule="M-43"),
+    Row(_PE, "Overtaken", _ID, (), ("abort",), rule="M-45", note="its average has happened, and is not in the books"),
+    Row(_ID, "Overtaken", SAME, kind=Kind.IGNORE, rule="M-45"),
     Row(_PE, "Ceiling", SAME, ("only_joiners_owe",), ("end_joiners",), rule="M-26",
         note="their life ends, not the run"),
     Row(_PE, "Ceiling", _SL, (), ("abort", "stall"), rule="C-41 M-15"),
@@ -56,13 +69,13 @@ _CYCLE_ROWS = (
     *(
         Row(_SL, name, SAME, kind=Kind.IGNORE, rule="C-44", note="terminal")
         for name in ("Judge", "SyncAck", "SnapshotReady", "RoundReduced", "RoundProgress", "RoundAborted",
-                     "RoundFailed", "Ceiling", "Unrecoverable", "Abandoned")
+                     "RoundFailed", "Back", "Restarted", "Overtaken", "Ceiling", "Unrecoverable", "Abandoned")
     ),
 )  # fmt: skip
 
 CYCLE = Table(
     name="cycle", phases=CyclePhase, initial=_ID,
     events=("Judge", "SyncAck", "SnapshotReady", "RoundReduced", "RoundProgress", "RoundAborted", "RoundFailed",
-            "Ceiling", "Unrecoverable", "Abandoned"),
+            "Back", "Restarted", "Overtaken", "Ceiling", "Unrecoverable", "Abandoned"),
     rows=_CYCLE_ROWS, final=(_SL,),
 )  # fmt: skip

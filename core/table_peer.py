@@ -4,6 +4,11 @@ One incarnation at the coordinator. An incarnation ends once: an exited one is n
 of a dead one is fenced (M-1, I19). What a joining rank can send is only what a cycle asks of it. A rank that has
 left or died is heard no more: whatever it still says is fenced.
 
+A link is not a life. `LinkLost` and `SendFailed` are about a connection: of one that was replaced since they say
+nothing, of a rank that is detached already nothing new. Only where the run gives no grace is a lost link a death, and a
+failed send undone (M-17, N-10). A `Claim` is a Hello that wants to go on with a life: it is taken up if both lanes are
+whole, else a new life begins and the door decides (M-42).
+
 A lagging rank was excluded after a stall (M-14). It holds no plan, so each of its steps is void, but shows that its
 training thread is back. What it does in a cycle it does as an observer.
 """
@@ -54,6 +59,17 @@ _PEER_ROWS = (
     Row(_ALIVE, "EpochFnElapsed", SAME, (), ("exclude_callback",), rule="K-18"),
     Row(_ALIVE, "SessionIdGenerated", SAME, kind=Kind.REFUSED, rule="M-31", note="no session is being renewed"),
     Row(_ALIVE, "ResourceSample", SAME, (), ("forward_sample",), rule="O-5"),
+    Row(_ALIVE, "LinkLost", SAME, ("other_link",), kind=Kind.FENCED, rule="M-42 N-6", note="it has a newer link"),
+    Row(_ALIVE, "LinkLost", SAME, ("is_detached",), kind=Kind.IGNORE, rule="M-42"),
+    Row(_ALIVE, "LinkLost", SAME, ("keeps_seat",), ("detach",), rule="M-17 M-42"),
+    Row(_ALIVE, "LinkLost", SAME, (), ("lose_link",), rule="M-17"),
+    Row(_ALIVE, "SendFailed", SAME, ("other_link",), kind=Kind.FENCED, rule="M-42 N-6", note="it has a newer link"),
+    Row(_ALIVE, "SendFailed", SAME, ("is_detached",), kind=Kind.IGNORE, rule="N-10", note="it is kept, not lost"),
+    Row(_ALIVE, "SendFailed", SAME, ("keeps_seat",), ("detach",), rule="N-10 M-42"),
+    Row(_ALIVE, "SendFailed", SAME, (), ("undo_send",), rule="N-10 C-14"),
+    Row(_ALIVE, "Claim", SAME, ("claim_fits",), ("reattach",), rule="M-42"),
+    Row((*_ALIVE, *_GONE), "Claim", SAME, kind=Kind.REFUSED, rule="M-42", note="a new life, if the door lets it in"),
+    *(Row(_GONE, name, SAME, kind=Kind.IGNORE, rule="M-1 M-17") for name in ("LinkLost", "SendFailed")),
     Row(_ALIVE, "Lost", _DE, (), ("die",), rule="M-17 M-18"),
     Row((_JO, _LA), "Promoted", _VO, (), ("promote",), rule="M-25 M-14"),
     Row(_VO, "Promoted", SAME, kind=Kind.IGNORE, rule="M-25"),
@@ -66,6 +82,7 @@ _PEER_ROWS = (
 )
 
 PEER = Table(
-    name="peer", phases=PeerPhase, initial=_JO, events=(*_PEER_REPORTS, "Lost", "Promoted", "Excluded"),
+    name="peer", phases=PeerPhase, initial=_JO,
+    events=(*_PEER_REPORTS, "LinkLost", "SendFailed", "Claim", "Lost", "Promoted", "Excluded"),
     rows=_PEER_ROWS, final=(_EX, _DE),
 )  # fmt: skip

@@ -5,8 +5,13 @@ no step between the snapshot and the Update (W-11). Only the Update of that cycl
 it; every other message is served and does not release, above all RequestParams, since the snapshot that completes
 the releasing cycle is taken while parked (W-17, I15).
 
+A link is not a life. While it is down every state goes on as it is, up to the point where it needs an order (W-21).
+What answers a Hello is served on arrival: the same life goes on, or a new one begins in Joining, or there is none.
+What an earlier life of the coordinator said about a round is fenced, since no such round exists any more (M-43).
+
 StepDone and ChunkDone come from the training process, which is inside a step while the phase is Training and takes
-orders only where it says so. They are legal nowhere else, except after a stop that overtook the step.
+orders only where it says so. They are legal nowhere else, except after a stop, or the end of a life, that overtook
+the step.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ _UP = (*_LIVE, _D)
 _JOINED = (_W, _T, _P, _D)
 
 _REQUEST = (
+    Row(_UP, "RequestParams", SAME, ("comes_from_before",), kind=Kind.FENCED, rule="N-6 M-43"),
     Row(_UP, "RequestParams", SAME, ("cycle_over",), kind=Kind.FENCED, rule="W-10"),
     Row(_UP, "RequestParams", SAME, ("request_repeated",), ("repeat_evidence",), rule="W-10 M-13"),
     Row(_UP, "RequestParams", SAME, ("request_stale",), kind=Kind.FENCED, rule="W-10"),
@@ -84,7 +90,9 @@ _NOTICES = (
     Row(_D, "SyncNow", SAME, kind=Kind.IGNORE, rule="W-23"),
     Row(_UP, "RequestSessionId", SAME, (), ("lacks_session",), rule="W-20"),
     Row(_UP, "NewSession", SAME, (), ("lacks_session",), rule="W-20"),
-    Row((_W, _T, _P), "RequestState", SAME, (), ("give_state",), rule="M-24"),
+    Row(_UP, "RequestState", SAME, ("comes_from_before",), kind=Kind.FENCED, rule="N-6 M-43"),
+    Row((_W, _T, _P), "RequestState", SAME, (), ("give_state",), rule="M-24 M-44"),
+    Row(_J, "RequestState", SAME, ("for_averager",), ("give_state",), rule="M-45", note="it holds one all the same"),
     Row(_J, "RequestState", SAME, kind=Kind.IGNORE, rule="M-27", note="it stands on no consensus"),
     Row(_D, "RequestState", SAME, kind=Kind.IGNORE, rule="W-23"),
 )
@@ -119,11 +127,13 @@ _TARGETED = (
 _TRAINING = (
     Row(_T, "StepDone", SAME, (), ("count_step",), rule="W-2"),
     Row((_D, _S), "StepDone", SAME, kind=Kind.IGNORE, rule="W-19", note="the stop overtook a step"),
+    Row(_J, "StepDone", SAME, ("cut_short",), kind=Kind.IGNORE, rule="W-21", note="a life ended in mid-step"),
     Row((_J, _W, _P), "StepDone", SAME, kind=Kind.REFUSED, rule="W-2", note="no plan is being trained"),
     Row(_T, "ChunkDone", SAME, ("!covers_hand",), kind=Kind.REFUSED, rule="W-16", note="these plans are not in hand"),
     Row(_T, "ChunkDone", SAME, ("more_to_train",), ("end_plan", "begin"), rule="W-4"),
     Row(_T, "ChunkDone", _W, (), ("end_plan",), rule="W-4"),
     Row((_D, _S), "ChunkDone", SAME, kind=Kind.IGNORE, rule="W-19", note="the stop overtook a step"),
+    Row(_J, "ChunkDone", SAME, ("cut_short",), kind=Kind.IGNORE, rule="W-21", note="a life ended in mid-step"),
     Row((_J, _W, _P), "ChunkDone", SAME, kind=Kind.REFUSED, rule="W-4", note="no plan is being trained"),
     Row(ANY, "DrainPoint", SAME, (), (), rule="W-3", note="the inbox is served after the event"),
     Row(_UP, "SnapshotTaken", SAME, ("copy_current",), ("copy_taken",), rule="W-10"),
@@ -148,11 +158,28 @@ _ENDS = (
     Row(_D, "ActionDone", _S, ("is_save",), ("saved", "say_goodbye", "stop_saved"), rule="W-19 W-24"),
     Row(ANY, "ActionDone", SAME, kind=Kind.IGNORE, rule="W-19", note="nobody waits for it"),
     Row(_UP, "Fenced", SAME, ("!is_foreign",), kind=Kind.IGNORE, rule="W-21"),
-    Row(_UP, "Fenced", _S, (), ("cast_out",), rule="W-21"),
+    Row(_LIVE, "Fenced", _J, (), ("start_over", "look_for_seat"), rule="W-20 W-21"),
+    Row(_D, "Fenced", SAME, ("already_saving",), kind=Kind.IGNORE, rule="W-23", note="the end of the save stops it"),
+    Row(_D, "Fenced", _S, (), ("stop_left",), rule="W-23"),
+    Row(_UP, "LinkLost", SAME, ("looking",), ("dial_again",), rule="M-40 W-21", note="a try that failed"),
+    Row(_LIVE, "LinkLost", SAME, ("may_return",), ("lose_link",), rule="W-21 W-22"),
     Row(_LIVE, "LinkLost", _S, (), ("lose_coordinator",), rule="W-21 W-22"),
     Row(_D, "LinkLost", SAME, ("already_saving",), kind=Kind.IGNORE, rule="W-23", note="the end of the save stops it"),
     Row(_D, "LinkLost", _S, (), ("stop_left",), rule="W-23"),
-    Row(_UP, "LinkUp", SAME, kind=Kind.IGNORE, rule="W-21"),
+    Row(_UP, "LinkUp", SAME, kind=Kind.IGNORE, rule="W-21", note="a link is up when a Welcome says so"),
+    Row(_UP, "Welcome", SAME, ("unsought",), kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
+    Row(_UP, "Welcome", SAME, ("resumes", "has_reports"), ("take_up",), rule="M-42 W-21"),
+    Row(_UP, "Welcome", SAME, ("resumes",), ("give_up_life",), rule="N-9 M-42"),
+    Row(_LIVE, "Welcome", _J, (), ("start_over", "settle_in"), rule="W-21 M-42"),
+    Row(_UP, "Reject", SAME, ("unsought",), kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
+    Row(_UP, "Reject", SAME, ("worth_retry",), ("dial_again",), rule="N-29 M-40"),
+    Row(_LIVE, "Reject", _S, (), ("turned_away",), rule="W-21"),
+    Row(_LIVE, "WindowOver", _S, (), ("lose_coordinator",), rule="W-21"),
+    *(
+        Row(_D, name, SAME, ("already_saving",), kind=Kind.IGNORE, rule="W-23", note="the end of the save stops it")
+        for name in ("Welcome", "Reject", "WindowOver")
+    ),
+    *(Row(_D, name, _S, (), ("stop_left",), rule="W-23 W-21") for name in ("Welcome", "Reject", "WindowOver")),
     Row(_LIVE, "LaneClosed", _S, (), ("stop_clean",), rule="W-3"),
     Row(_D, "LaneClosed", SAME, ("already_saving",), kind=Kind.IGNORE,
         rule="W-23", note="the end of the save stops it"),
@@ -169,7 +196,8 @@ _CONTROL_NAMES = (
     "RequestParams", "Update", "SyncNow", "StartEpoch", "ExtendPartition", "Throttle", "SetGlobalStep",
     "StageAdvisory", "Checkpoint", "SaveConsensusModel", "ExecuteEvalCallback", "SetEpochCallbackRole",
     "EpochAggregated", "EvalBroadcast", "DeclareDead", "RequestSessionId", "NewSession", "RequestState",
-    "ShutdownWithSave", "Shutdown", "Beacon", "Fenced", "LinkLost", "LinkUp", "LaneClosed",
+    "ShutdownWithSave", "Shutdown", "Beacon", "Fenced", "Welcome", "Reject", "LinkLost", "LinkUp", "WindowOver",
+    "LaneClosed",
 )
 
 _AFTER = tuple(

@@ -12,7 +12,6 @@ methods below. Effects run before the phase flips.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Self
@@ -20,7 +19,7 @@ from typing import Any, Self
 import attrs
 
 from . import messages as m
-from .effects import Ready, Reporting, Stop
+from .effects import Ready, Stop
 from .engine import Kind
 from .errors import LocalProtocolError, PacelineError
 from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
@@ -28,15 +27,15 @@ from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
 from .tables import engine_for
 from .values import state
-from .worker_orders import WorkerOrders
+from .worker_link import WorkerLink
 
 __all__ = ["Worker", "WorkerSettings"]
 
 INBOX_LIMIT = 4096
 """Control messages that may wait for a drain point (N-9): more means that the training process is gone for good."""
 
-AT_ONCE = frozenset({m.DeclareDead, m.RequestSessionId, m.NewSession, m.Beacon, m.Fenced})
-"""Served on arrival, whatever the training process does (W-20)."""
+AT_ONCE = frozenset({m.DeclareDead, m.RequestSessionId, m.NewSession, m.Beacon, m.Fenced, m.Welcome, m.Reject})
+"""Served on arrival, whatever the training process does (W-20), and the answers to a Hello (W-21)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,6 +51,7 @@ class WorkerSettings:
     batch_size: int
     heartbeat_s: float = 1.0
     staleness_s: float = 30.0
+    reconnect_window_s: float = 0.0
     leave_grace_s: float = 30.0
     drain_s: float = 60.0
     on_lost: str = "save"
@@ -65,14 +65,15 @@ class WorkerSettings:
         return cls(
             run_id=run_id, generation=welcome.generation, rank=welcome.rank, incarnation=welcome.incarnation,
             policy=c["policy"], batch_size=c["batch_size"], heartbeat_s=c["heartbeat_s"],
-            staleness_s=c["staleness_s"], leave_grace_s=c["leave_grace_s"],
+            staleness_s=c["staleness_s"], reconnect_window_s=c["reconnect_window_s"],
+            leave_grace_s=c["leave_grace_s"],
             drain_s=c["save_limit_s"] + c["exit_grace_s"], on_lost=c["on_lost"], save_path=c["save_path"],
             callbacks=callbacks,
         )  # fmt: skip
 
 
 @state
-class Worker(WorkerOrders):
+class Worker(WorkerLink):
     """One incarnation's worker machine. `handle` is the only mutation entry, `take_ready` moves the effects out."""
 
     inbox: deque[m.Control] = attrs.field(factory=deque)
@@ -89,6 +90,7 @@ class Worker(WorkerOrders):
         """A worker that has just been welcomed; `engine` "transitions" runs the reference machine (slow, same rows)."""
         worker = cls(settings=settings, engine=engine_for("worker", engine))
         worker.last_heard = worker.last_beat = worker.last_now = now
+        worker.born = settings.generation
         return worker
 
     # --- the four calls of every machine -----------------------------------------------------------------------
@@ -122,8 +124,7 @@ class Worker(WorkerOrders):
         """The monotonic second at which a `Tick` is due, or None when nothing is timed."""
         if self.phase == WorkerPhase.STOPPED:
             return None
-        silent = math.nextafter(self.last_heard + self.settings.staleness_s, math.inf)  # exceeded strictly (M-3)
-        due = min(self.last_beat + self.settings.heartbeat_s, silent)
+        due = self.link_due()
         return due if self.drain_until is None else min(due, self.drain_until)
 
     def snapshot(self) -> tuple[Any, ...]:
@@ -148,7 +149,8 @@ class Worker(WorkerOrders):
             WorkerPhase.THROTTLED: f"parked until cycle {self.throttle} ends (W-17)",
             WorkerPhase.DRAINING: "leaving: serves until shutdown or end of lane (W-23)",
         }
-        return (told[self.phase],) if self.phase in told else ()
+        link = () if self.linked else (f"has no link: tried {self.tries} times to find the coordinator (W-21)",)
+        return (*link, told[self.phase]) if self.phase in told else link
 
     # --- entries -------------------------------------------------------------------------------------------------
 
@@ -158,11 +160,12 @@ class Worker(WorkerOrders):
             if not self._admissible(message):
                 return
             self.control_seen = message.control_seq
+            self.reports.release(message.report_seq)
         if self.phase == WorkerPhase.STOPPED:
             return
         if type(message) in AT_ONCE:
             self._fire(type(message).__name__, message)
-            if not self.inbox:  # else the number would pass a message that still waits (section 3)
+            if not self.inbox and isinstance(message, m.Control):  # else it would pass what still waits (section 3)
                 self.control_handled = self.control_seen
             return
         if not isinstance(message, m.Control):
@@ -175,12 +178,14 @@ class Worker(WorkerOrders):
             self._drain()
 
     def _admissible(self, message: m.Control) -> bool:
-        """The stamp and the lane number (N-6, N-2): another run or a hole ends the session, a stale one is fenced."""
+        """The stamp and the lane number (N-6, N-2): another run or a hole ends the session, a stale one is fenced. What
+        this life was sent in an earlier generation and did not get is sent again under its old stamp (M-42)."""
         own = self.settings
         if message.run_id != own.run_id:
             self._fail("a message of another run arrived on this link")
             return False
-        if (message.generation, message.rank, message.incarnation) != (own.generation, own.rank, own.incarnation):
+        mine = (message.rank, message.incarnation) == (own.rank, own.incarnation)
+        if not mine or not self.born <= message.generation <= own.generation:
             self.fenced += 1
             return False
         if message.control_seq <= self.control_seen:
@@ -226,24 +231,14 @@ class Worker(WorkerOrders):
     def _tick(self, now: float) -> None:
         if self.phase == WorkerPhase.STOPPED:
             return
-        if now >= self.last_beat + self.settings.heartbeat_s:
+        if self.linked and now >= self.last_beat + self.settings.heartbeat_s:
             self.last_beat = now
             self.report(m.Heartbeat, step_count=self.local_step, state=self.phase.name.lower())
-        if now > self.last_heard + self.settings.staleness_s:
-            self._fire("LinkLost", None)
+        due = self.judge_link(now)
+        if due is not None:
+            self._fire(due, None)
         elif self.drain_until is not None and now >= self.drain_until:
             self._fire("GraceOver", None)
-
-    # --- reports -------------------------------------------------------------------------------------------------
-
-    def report(self, kind: type[m.Report], /, **fields: Any) -> None:
-        """Put one report on the lane, stamped and numbered (N-3)."""
-        self.report_seq += 1
-        own = self.settings
-        self.outbox.append(Reporting(kind(
-            run_id=own.run_id, generation=own.generation, rank=own.rank, incarnation=own.incarnation,
-            report_seq=self.report_seq, control_seq=self.control_handled, **fields,
-        )))  # fmt: skip
 
 
 def stop_error(stop: Stop) -> PacelineError | None:

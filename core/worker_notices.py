@@ -7,11 +7,12 @@ them changes the phase: that is the row's (`table_worker.py`).
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from . import messages as m
 from .effects import AbandonPlan, Publish, Save, SendState, Stage, Stop, Unpark
-from .events import ActionDone, ConsensusStaged, LinkLost
+from .events import ActionDone, ConsensusStaged
 from .phases import WorkerPhase
 from .values import state
 
@@ -35,6 +36,7 @@ class WorkerNotices:
     shipped: int = 0
     snapshot_cycle: int = NO_CYCLE
     snapshot_attempt: int = 0
+    snapshot_generation: int = 0
     observing: bool = False
     copied: bool = False
     staged: ConsensusStaged | None = None
@@ -46,6 +48,7 @@ class WorkerNotices:
     hand: tuple[m.Plan, ...] = ()
     started: bool = False
     mailbox: tuple[m.Plan, ...] = ()
+    in_mid_step: bool = False
     throttle: int = NO_CYCLE
     parked: bool = False
     last_lr: float | None = None
@@ -61,6 +64,7 @@ class WorkerNotices:
     drain_until: float | None = None
 
     if TYPE_CHECKING:
+        inbox: deque[m.Control]
         outbox: list[Any]
         last_now: float
 
@@ -82,10 +86,14 @@ class WorkerNotices:
         """Loud and harmless: without a collective averager there is no communicator to renew."""
         self.outbox.append(Publish("session_refused", {"session": event.session_id, "why": "no collective averager"}))
 
+    def for_averager(self, event: m.RequestState) -> bool:
+        """What is asked for is the consensus that was adopted last (M-44)."""
+        return event.joiner_rank == m.NO_RANK
+
     def give_state(self, event: m.RequestState) -> None:
         """M-24: this rank stands on the consensus; a joiner lacks what no consensus holds."""
         self.outbox.append(SendState(
-            event.transfer_id, self.settings.generation, event.joiner_rank, event.joiner_incarnation
+            event.transfer_id, event.generation, event.joiner_rank, event.joiner_incarnation
         ))  # fmt: skip
 
     def note_holder(self, event: m.SetEpochCallbackRole) -> None:
@@ -186,27 +194,17 @@ class WorkerNotices:
         self._let_go()
         self.report(m.Exiting, reason="leave")
 
-    def lose_coordinator(self, event: LinkLost | None) -> None:
-        """W-21 without reattachment: what this rank has is saved under its own name, never over the shared file."""
-        cause = event.cause if event is not None else f"silent for more than {self.settings.staleness_s:g} s"
+    def _save_own(self) -> None:
+        """W-21: under the rank's own name, never over the shared file."""
         self._let_go()
         if self.settings.on_lost == "save" and self.settings.save_path is not None:
             stem = f"{self.settings.save_path}/lost.rank{self.settings.rank}.v{self.version}"
             self.outbox.append(Save(0, self.version, stem, True))
-        self.outbox.append(Stop("coordinator_lost", f"the coordinator is gone ({cause})"))
 
     def is_foreign(self, event: m.Fenced) -> bool:
         """It names another life than the own one; else it is ignored (W-21)."""
         own = self.settings
         return (event.generation, event.incarnation) != (own.generation, own.incarnation)
-
-    def cast_out(self, event: m.Fenced) -> None:
-        """This incarnation is over; without rejoining, the process is too."""
-        self._let_go()
-        self.outbox.append(Stop("rejected", (
-            f"the coordinator has moved on to generation {event.generation}, incarnation {event.incarnation}: "
-            f"{event.why}; start this rank anew"
-        )))  # fmt: skip
 
     def fail_training(self, event: Any) -> None:
         """No Exiting: the link that closes is the death report (W-24)."""

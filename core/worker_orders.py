@@ -116,11 +116,18 @@ class WorkerOrders(WorkerActions):
 
     def request_stale(self, event: m.RequestParams) -> bool:
         """A request below the newest one served (W-10)."""
-        return (event.cycle, event.attempt) < (self.snapshot_cycle, self.snapshot_attempt)
+        return self._key_of(event) < self._served()
 
     def request_repeated(self, event: m.RequestParams) -> bool:
         """The nudge: the very request that was served (W-10, M-13)."""
-        return (event.cycle, event.attempt) == (self.snapshot_cycle, self.snapshot_attempt)
+        return self._key_of(event) == self._served()
+
+    def _key_of(self, event: m.RequestParams) -> tuple[int, int, int]:
+        return event.cycle, event.generation, event.attempt
+
+    def _served(self) -> tuple[int, int, int]:
+        """Cycle, generation and attempt of the newest request: after a restart attempts count from 0 (M-43)."""
+        return self.snapshot_cycle, self.snapshot_generation, self.snapshot_attempt
 
     def request_again(self, event: m.RequestParams) -> bool:
         """A later attempt of the cycle whose copy is retained (W-10)."""
@@ -143,11 +150,11 @@ class WorkerOrders(WorkerActions):
         self.observing = event.observer
 
     def _ship(self, event: m.RequestParams, *, fresh: bool) -> None:
-        self.snapshot_attempt = event.attempt
+        self.snapshot_attempt, self.snapshot_generation = event.attempt, event.generation
         self.staged, self.acked, self.copied = None, False, False
         source = event.cycle == 0 and not event.observer
         self.outbox.append(TakeSnapshot(
-            cycle=event.cycle, attempt=event.attempt, generation=self.settings.generation, shipped=self.shipped,
+            cycle=event.cycle, attempt=event.attempt, generation=event.generation, shipped=self.shipped,
             header_only=not source and self.shipped == 0, state=source, fresh=fresh,
         ))  # fmt: skip
 
@@ -165,7 +172,11 @@ class WorkerOrders(WorkerActions):
 
     def copy_current(self, event: SnapshotTaken) -> bool:
         """The copy is the one asked for last."""
-        return (event.cycle, event.attempt) == (self.snapshot_cycle, self.snapshot_attempt)
+        return self._in_hand(event)
+
+    def _in_hand(self, event: SnapshotTaken | ConsensusStaged) -> bool:
+        known = event.generation in (None, self.snapshot_generation)
+        return known and (event.cycle, event.attempt) == (self.snapshot_cycle, self.snapshot_attempt)
 
     def copy_taken(self, event: SnapshotTaken) -> None:
         """Report SnapshotReady (W-10)."""
@@ -180,8 +191,7 @@ class WorkerOrders(WorkerActions):
 
     def consensus_current(self, event: ConsensusStaged) -> bool:
         """The consensus is of the round this rank is in, and the copy it answers was reported (N-3)."""
-        same = (event.cycle, event.attempt) == (self.snapshot_cycle, self.snapshot_attempt)
-        return same and event.cycle > self.committed and self.copied and not self.acked
+        return self._in_hand(event) and event.cycle > self.committed and self.copied and not self.acked
 
     def stage(self, event: ConsensusStaged) -> None:
         """W-11: it lies beside the live parameters; say so."""
@@ -245,7 +255,7 @@ class WorkerOrders(WorkerActions):
         if event.outcome == m.Outcome.OBSERVER and (self.hand or self.mailbox):
             self.hand, self.mailbox, self.started = (), (), False
             self.outbox.append(AbandonPlan())
-        self.shipped, self.staged, self.acked = 0, None, False
+        self.shipped, self.staged, self.acked, self.in_mid_step = 0, None, False, False
         self.version, self.global_step = event.version, event.global_step
         self.cycle = self.committed = event.cycle
         self.serve_armed()

@@ -27,7 +27,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core.coordinator import Coordinator
 from ..core.errors import InvariantError, PacelineError, RemoteProtocolError, TransportError
-from ..core.messages import Fenced, Hello
+from ..core.messages import Hello
 from .api import Channel, Listener
 from .groups import first_error
 
@@ -69,12 +69,14 @@ class DataPlane(Protocol):
 class _Link:
     """One connection: before its admission only a number, afterwards a rank's incarnation with a writer of its own.
 
-    `overflow` says why the link is closed without a flush.
+    `overflow` says why the link is closed without a flush. A link is `replaced` when its rank has come back over
+    another one: what becomes of it then is nobody's business any more (M-42).
     """
 
     def __init__(self, number: int, channel: Channel) -> None:
         self.number = number
         self.channel = channel
+        self.replaced = False
         self.decided = trio.Event()
         self.admitted: fx.Admit | None = None
         self.refused: fx.Refuse | None = None
@@ -94,8 +96,9 @@ class _Link:
 
 
 class CoordinatorDriver:
-    """Runs one coordinator over a listener. `observe` sees every effect that is for people: Emit, Alert, Finish.
-    `journal` gets each batch before any effect of it is performed (M-40), the batch of a failure too."""
+    """Runs one coordinator over a listener, a new one or one that was started anew (`Coordinator.restart`). `observe`
+    sees every effect that is for people: Emit, Alert, Finish. `journal` gets each batch before any effect of it is
+    performed (M-40), the batch of a failure too."""
 
     def __init__(
         self,
@@ -211,7 +214,7 @@ class CoordinatorDriver:
             elif isinstance(effect, (fx.Admit, fx.Refuse)):
                 self._decide(effect)
             elif isinstance(effect, fx.SendFenced):
-                self._fence(effect)
+                self._queue((effect.rank, effect.incarnation), effect.fenced, None)
             elif isinstance(effect, fx.CloseLink):
                 self._close((effect.rank, effect.incarnation))
             elif isinstance(effect, fx.Finish):
@@ -232,11 +235,19 @@ class CoordinatorDriver:
         link = self._pending.pop(effect.link, None)
         if link is None:
             if isinstance(effect, fx.Admit):  # it hung up between its Hello and the decision
-                self.post(ev.LinkLost(effect.rank, effect.incarnation, "hung up before it was admitted"))
+                cause = "hung up before it was admitted"
+                self.post(ev.LinkLost(effect.rank, effect.incarnation, cause, effect.link))
             return
         if isinstance(effect, fx.Admit):
             link.admitted = effect
-            self._links[(effect.rank, effect.incarnation)] = link
+            whom = (effect.rank, effect.incarnation)
+            former, self._links[whom] = self._links.get(whom), link
+            if former is not None:
+                former.replaced = True
+                former.overflow = "it is back over another link"
+                former.closing.set()
+            for message in effect.resend:
+                link.append(message, (*whom, message.control_seq))
         else:
             link.refused = effect
         link.decided.set()
@@ -251,14 +262,7 @@ class CoordinatorDriver:
             link.overflow = "overflow: it does not take its messages (N-9)"
             link.closing.set()
         if token is not None:
-            self.post(ev.SendFailed(token))
-
-    def _fence(self, effect: fx.SendFenced) -> None:
-        fenced = Fenced(
-            generation=self.coordinator.generation, incarnation=self.coordinator.peers[effect.rank].incarnation,
-            cycle=effect.cycle, why=effect.why,
-        )  # fmt: skip
-        self._queue((effect.rank, effect.incarnation), fenced, None)
+            self.post(ev.SendFailed(token, None if link is None else link.number))
 
     def _close(self, whom: tuple[int, int]) -> None:
         link = self._links.get(whom)
@@ -326,12 +330,14 @@ class CoordinatorDriver:
         except* (TransportError, RemoteProtocolError) as group:
             cause = str(first_error(group))
         finally:
-            del self._links[whom]
+            if self._links.get(whom) is link:
+                del self._links[whom]
             link.empty.set()
-            for _, token in link.outgoing:
-                if token is not None:
-                    self.post(ev.SendFailed(token))
-            self.post(ev.LinkLost(*whom, link.overflow or cause))
+            if not link.replaced:
+                for _, token in link.outgoing:
+                    if token is not None:
+                        self.post(ev.SendFailed(token, link.number))
+                self.post(ev.LinkLost(*whom, link.overflow or cause, link.number))
 
     async def _read(self, channel: Channel) -> str:
         """Reports until the lane ends; gives the cause."""

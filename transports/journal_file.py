@@ -3,16 +3,27 @@
 How much an append promises is the knob `journal_sync`. `process`: the line has left this process, and is there after
 its crash. `disk`: it is there after a power cut too, at the price of one flush of the disk per batch.
 
+    head, batch, batch, ...                     the machine as it was when the journal began, and what happened since
+    head, batch, ...                            again and again: a snapshot, so that a restart goes through little
+    head, batch, ...                            or the next generation, which a restart begins in the same file
+
+A restart needs the last head and what follows it. A replay of everything (O-8) goes through the parts one by one,
+since each of them stands for itself. The head of a later generation is always flushed to the disk: were it lost, the
+next restart would begin the same generation once more (I8).
+
 A file that breaks off in the middle of its last line is a journal whose last batch was never performed, since the line
 comes first; the reader leaves that line out. A broken line anywhere else is damage and refused.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, Self
+
+import attrs
 
 from ..core.coordinator import Coordinator
 from ..core.effects import Ready
@@ -20,56 +31,136 @@ from ..core.errors import CheckpointError
 from ..core.journal import Head, batch, batch_of, head, head_of
 from ..core.worker import Worker
 
-__all__ = ["JournalFile", "read_journal"]
+fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+
+__all__ = ["JournalEnd", "JournalFile", "read_end", "read_journal"]
+
+HEAD_MARK = b'{"journal":'
+"""How a head begins, and no other line."""
+LEAST_BETWEEN = 1 << 20
+TIMES_HEAD = 16
+"""Bytes of batches after which a snapshot is written: so many, and this multiple of the last one."""
 
 
 class JournalFile:
-    """Writes the journal of one machine, from the moment at which this is made. `path` is replaced if it exists.
+    """Writes the journal of one machine, from the moment at which this is made. `path` is replaced if it exists; with
+    `behind` it is gone on with behind that many bytes, as `read_end` found them.
 
     Raises `CheckpointError` if it cannot be written; `append` raises `OSError` if the disk is full.
     """
 
-    def __init__(self, path: Path, machine: Coordinator | Worker, *, sync: str = "process") -> None:
+    def __init__(self, path: Path, machine: Coordinator | Worker, *, sync: str = "process",
+                 behind: int | None = None) -> None:  # fmt: skip
+        self._machine = machine
         self._disk = sync == "disk"
+        self._since_head = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: TextIO = open(path, "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+            self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+            _lock(self._file, path)
+            self._file.truncate(behind or 0)  # a torn last line would swallow the head
+            self._file.seek(behind or 0)
+            self._write_head(flush=self._disk or behind is not None)
         except OSError as error:
             raise CheckpointError(f"the journal cannot be written: {error}; give another path") from error
-        self._write(head(machine))
 
     def append(self, ready: Ready) -> None:
         """Keep one batch, before any of its effects is performed. One without events is not worth a line."""
         if ready.records or ready.effects:
-            self._write(batch(ready))
+            self._since_head += self._write(batch(ready), flush=self._disk)
+            if self._since_head > max(LEAST_BETWEEN, TIMES_HEAD * self._head_bytes):
+                self._write_head(flush=self._disk)
 
     def close(self) -> None:
         """Nothing is kept any more."""
         self._file.close()
 
-    def _write(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
+    def _write_head(self, *, flush: bool) -> None:
+        self._head_bytes, self._since_head = self._write(head(self._machine), flush=flush), 0
+
+    def _write(self, line: dict[str, Any], *, flush: bool) -> int:
+        data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        self._file.write(data)
         self._file.flush()
-        if self._disk:
+        if flush:
             os.fsync(self._file.fileno())
+        return len(data)
 
 
-def read_journal(path: Path) -> tuple[Head, list[Ready]]:
-    """The head of a journal and its batches. Raises `CheckpointError` that names the file and the line."""
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Two coordinators that go on with one journal would be two runs with one name. The system takes the lock back when
+    the process ends, however it ends."""
+    if fcntl is None:
+        return
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise CheckpointError(f"the journal {path} is in use: its coordinator is still running") from None
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class JournalEnd:
+    """What a restart needs: the last head, the records since, the effects of the newest batch, which may not all have
+    been performed, and where the whole lines end, in bytes."""
+
+    head: Head
+    records: tuple[tuple[float, Any], ...]
+    undone: tuple[Any, ...]
+    size: int
+
+    @classmethod
+    def of(cls, begun: Head, batches: list[Ready], before: Ready | None, size: int) -> Self:
+        """From the last part of a journal and the batch in front of it."""
+        newest = batches[-1] if batches else before
+        records = tuple(record for kept in batches for record in kept.records)
+        return cls(begun, records, () if newest is None else newest.effects, size)
+
+
+def read_journal(path: Path) -> list[tuple[Head, list[Ready]]]:
+    """All parts of a journal, each a head and its batches. Raises `CheckpointError` that names file and line."""
+    lines = _lines(path, _bytes(path))
+    parts: list[tuple[Head, list[Ready]]] = []
+    for number, line in enumerate(lines, 1):
+        if line.startswith(HEAD_MARK) or not parts:
+            parts.append((_parsed(path, number, line, head_of), []))
+        else:
+            parts[-1][1].append(_parsed(path, number, line, batch_of))
+    return parts
+
+
+def read_end(path: Path) -> JournalEnd:
+    """The end of a journal, without a look at what is older than its last head. Raises `CheckpointError` that names the
+    file and the line."""
+    data = _bytes(path)
+    lines = _lines(path, data)
+    last = max((n for n, line in enumerate(lines) if line.startswith(HEAD_MARK)), default=0)
+    begun: Head = _parsed(path, last + 1, lines[last], head_of)
+    batches = [_parsed(path, n, line, batch_of) for n, line in enumerate(lines[last + 1 :], last + 2)]
+    has_before = not batches and last > 0 and not lines[last - 1].startswith(HEAD_MARK)
+    before = _parsed(path, last, lines[last - 1], batch_of) if has_before else None
+    return JournalEnd.of(begun, batches, before, sum(len(line) + 1 for line in lines))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
         raise CheckpointError(f"the journal {path} cannot be read: {error}") from error
-    lines = text.split("\n")[:-1]  # what follows the last end of a line was never finished
-    number = 1
+
+
+def _lines(path: Path, data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")[:-1]  # what follows the last end of a line was never finished
+    if not lines:
+        raise CheckpointError(f"{path}, line 1: it has no head")
+    return lines
+
+
+def _parsed(path: Path, number: int, line: bytes, meaning: Any) -> Any:
     try:
-        if not lines:
-            raise CheckpointError("it has no head")
-        first = head_of(json.loads(lines[0]))
-        batches: list[Ready] = []
-        while number < len(lines):
-            number += 1
-            batches.append(batch_of(json.loads(lines[number - 1])))
+        return meaning(json.loads(line))
     except (ValueError, RecursionError, CheckpointError) as error:
         raise CheckpointError(f"{path}, line {number}: {error}") from error
-    return first, batches

@@ -68,6 +68,8 @@ class TcpTransport:
     dial_total_s: float = 30.0
     handshake_s: float = 10.0
     write_stall_s: float = 30.0
+    once: bool = False
+    """One try per dial, for a caller that counts its tries itself (M-40)."""
 
     scheme = "tcp"
     capabilities = Capabilities(across_processes=True, across_hosts=True, authenticated=True, separate_bulk=True)
@@ -117,7 +119,8 @@ class TcpTransport:
         pause = FIRST_PAUSE_S
         while True:
             failure: Exception
-            limit_s = max(LEAST_ATTEMPT_S, min(deadline - trio.current_time(), self.handshake_s))
+            left = math.inf if self.once else deadline - trio.current_time()
+            limit_s = max(LEAST_ATTEMPT_S, min(left, self.handshake_s))
             try:
                 return await self._attempt(host, port, credentials, limit_s)
             except RefusedError as error:
@@ -129,9 +132,10 @@ class TcpTransport:
             except (OSError, EOFError) as error:
                 failure = error
             left = deadline - trio.current_time()
-            if left <= 0:
+            if left <= 0 or self.once:
+                tried = "once" if self.once else f"for {self.dial_total_s:g} s"
                 raise TransportError(
-                    f"nobody answers at {host}:{port}, tried for {self.dial_total_s:g} s ({_plain(failure)}): "
+                    f"nobody answers at {host}:{port}, tried {tried} ({_plain(failure)}): "
                     "is the coordinator running, and is this its address?"
                 ) from failure
             await trio.sleep(min(pause, left))

@@ -10,11 +10,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.actions import Duty
+from paceline.core.attachment import Back
 from paceline.core.engine import Kind, untaken
 from paceline.core.errors import ConfigError
 from paceline.core.lint import differences, lint
@@ -24,7 +26,7 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.roles import CHECKPOINT, EVALUATE, ROLES
 from paceline.core.tables import CYCLE, PEER, RUN, TABLES, WORKER, engine_for, machine_class
 
-from support.cohort import Cohort, Fault
+from support.cohort import Cohort, Fault, hello
 from support.hand import Hand, pending
 from support.rank import NEXT, PLAN, Rank
 from support.taken import counted
@@ -88,6 +90,11 @@ KEY = m.RoundKey(generation=1, cycle=1, kind=m.RoundKind.PARAMS)
 OLD_KEY = m.RoundKey(generation=1, cycle=0, kind=m.RoundKind.PARAMS)
 SENTENCE = Sentence(m.SaveReason.MAX_FAILURE, "enough")
 
+CLAIM = m.ResumeClaim(generation=1, incarnation=1, version=0, cycle=0, snapshot_cycle=0, shipped=0, step_count=3,
+                      control_seq=4, report_seq=99)  # fmt: skip
+TORN = attrs.evolve(CLAIM, snapshot_cycle=1)
+AHEAD = attrs.evolve(CLAIM, control_seq=400)
+
 PEER_EVENTS: dict[str, list[Any]] = {
     "Batch": [batch(), batch(step_count=0), batch(plan_id=9), batch(samples=1), batch(cycle=-1)],
     "SyncAck": [ack()], "SnapshotReady": [ready()], "RoundFailed": [failed()],
@@ -101,6 +108,9 @@ PEER_EVENTS: dict[str, list[Any]] = {
     "EpochFnElapsed": [m.EpochFnElapsed(**STAMP, epoch=0, elapsed_ms=5.0)],
     "SessionIdGenerated": [m.SessionIdGenerated(**STAMP, session_id=1, uid=b"u")],
     "ResourceSample": [m.ResourceSample(**STAMP, sample={})],
+    "LinkLost": [ev.LinkLost(0, 1, "reset", link) for link in (None, 7)],
+    "SendFailed": [ev.SendFailed((0, 1, 5), link) for link in (None, 7)],
+    "Claim": [ev.HelloReceived(9, hello(60, wanted_rank=0, resume=resume)) for resume in (CLAIM, AHEAD, None)],
     "Lost": [Lost("reset")], "Promoted": [None], "Excluded": [None],
 }
 CYCLE_EVENTS: dict[str, list[Any]] = {
@@ -111,6 +121,7 @@ CYCLE_EVENTS: dict[str, list[Any]] = {
     "RoundProgress": [ev.RoundProgress(key, 0, 5, False) for key in (KEY, OLD_KEY)],
     "RoundAborted": [ev.RoundAborted(KEY, a, "x") for a in (0, 1)],
     "RoundFailed": [failed(), failed(attempt=1), failed(retryable=False)],
+    "Back": [Back(0, CLAIM), Back(0, TORN)], "Restarted": [None], "Overtaken": [None],
 }
 RUN_EVENTS: dict[str, list[Any]] = {name: [None] for name in RUN.events}
 
@@ -218,11 +229,15 @@ WORKER_EVENTS: dict[str, list[Any]] = {
     "RequestSessionId": [m.RequestSessionId(**CONTROL, session_id=1)],
     "NewSession": [m.NewSession(**CONTROL, session_id=1, uid=b"u", new_rank=0, new_world_size=1, members=(),
                                 state_from=0, attempt=0)],
-    "RequestState": [m.RequestState(**CONTROL, transfer_id=1, joiner_rank=2, joiner_incarnation=1)],
+    "RequestState": [m.RequestState(**CONTROL, transfer_id=1, joiner_rank=r, joiner_incarnation=1)
+                     for r in (2, m.NO_RANK)],
     "ShutdownWithSave": [SAVE, m.ShutdownWithSave(**CONTROL, decision_id=1, reason=m.SaveReason.GRACEFUL, saver=0)],
     "Shutdown": [m.Shutdown(**CONTROL, reason=m.SaveReason.GRACEFUL)],
     "Beacon": [m.Beacon(**CONTROL, run_phase=1, cycle_phase=0, cycle=0)],
     "Fenced": [m.Fenced(generation=1, incarnation=i, cycle=0, why="x") for i in (1, 2)],
+    "Welcome": [m.Welcome(rank=1, incarnation=i, generation=2, status=s, control_seq=0, report_seq=0, config={})
+                for i, s in ((1, m.WelcomeStatus.RESUMED), (2, m.WelcomeStatus.JOINING))],
+    "Reject": [m.Reject(code=12, text="x", retry=retry) for retry in (True, False)], "WindowOver": [None],
     "LinkLost": [ev.LinkLost(cause="x"), None], "LinkUp": [ev.LinkUp()], "LaneClosed": [ev.LaneClosed()],
     "StepDone": [ev.StepDone(samples=2, batch_ms=1.0, data_ms=0.0, lr=0.1)],
     "ChunkDone": [ev.ChunkDone(plan_ids=(i,), epoch=0, batches=1, samples=2, epoch_ms=1.0, share_complete_ms=1.0,
@@ -367,10 +382,33 @@ def _bad_ends() -> None:
         over.co.run_engine.fire(over.co.run, name, None)
 
 
+def _lost_links() -> None:
+    """Links of a run with a grace and of one without, and what a pending cycle makes of a rank that is back."""
+    for knobs in ({}, {"link_grace_s": 9.0}):
+        for name in ("LinkLost", "SendFailed"):
+            for value in (*reversed(PEER_EVENTS[name]), PEER_EVENTS[name][0]):
+                hand = Hand(2, **knobs).form()
+                hand.co.peers[0].link = 3
+                for _ in range(2):
+                    hand.co.peer_engine.fire(hand.co.peers[0], name, value)
+    hand = Hand(2, link_grace_s=9.0).form()
+    sent = hand.co.peers[0].control_seq
+    for claim in (attrs.evolve(CLAIM, control_seq=sent), AHEAD):
+        event = ev.HelloReceived(9, hello(60, wanted_rank=0, resume=claim))
+        hand.co.peer_engine.fire(hand.co.peers[0], "Claim", event)
+    for attempt in (0, 32):
+        hand = pending()
+        hand.co.cycle.attempt = attempt
+        hand.co.cycle_engine.fire(hand.co.cycle, "Back", Back(0, attrs.evolve(TORN, attempt=attempt)))
+    hand = pending()
+    for name in ("Restarted", "Judge"):
+        hand.co.cycle_engine.fire(hand.co.cycle, name, None)
+
+
 def test_every_row_of_the_coordinators_tables_is_taken() -> None:
     """Architecture 8.1: a row that nothing takes is one that nobody has seen work."""
     with counted(("peer", "cycle", "run")) as taken:
-        for story in (_runs, _bad_reports, _bad_cycles, _bad_ends):
+        for story in (_runs, _bad_reports, _bad_cycles, _bad_ends, _lost_links):
             story()
     missing = [(table.name, row.source, row.event, row.guards) for table in (PEER, CYCLE, RUN)
                for row in untaken(table, taken)]  # fmt: skip

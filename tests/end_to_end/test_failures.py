@@ -98,9 +98,9 @@ def test_non_finite_parameters_are_refused_and_named_and_the_run_goes_on(tmp_pat
 
 
 def test_a_killed_coordinator_ends_the_ranks_with_what_they_have_saved(tmp_path: Path) -> None:
-    """W-21, W-22: EOF at once, a local file under the rank's own name, exit code 3, one line."""
+    """F88, W-21, W-22: EOF, no new coordinator in the window, a local file under the rank's own name, exit code 3."""
     with stage(tmp_path) as s:
-        coordinator = s.coordinator(target_ranks=2)
+        coordinator = s.coordinator(target_ranks=2, reconnect_window_s=1.0)
         ranks = [s.rank("--epochs", "20", "--say-steps", PACELINE_RANK=str(rank)) for rank in range(2)]
         for rank in ranks:
             rank.until(lambda line: line.get("step") == 15)
@@ -132,7 +132,7 @@ def test_the_first_interrupt_ends_the_run_with_a_checkpoint(tmp_path: Path) -> N
 def test_the_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     """Exit status 130; the ranks see the end of their link."""
     with stage(tmp_path) as s:
-        coordinator = s.coordinator(target_ranks=1)
+        coordinator = s.coordinator(target_ranks=1, reconnect_window_s=0)
         rank = s.rank("--epochs", "500", "--say-steps", "--step-ms", "1500")
         rank.until(lambda line: line.get("step") == 1)
         coordinator.process.send_signal(signal.SIGINT)

@@ -134,7 +134,10 @@ def stage(run_dir: Path) -> Iterator[Stage]:
 
 
 def accounting(records: list[dict[str, Any]]) -> tuple[int, int]:
-    """(lost, merged twice) in batches, from what the coordinator said was covered and what the epochs held."""
+    """(lost, merged twice) in batches, from what the coordinator said was covered and what the epochs held. What one
+    that was started anew says `again` is the same act (M-44)."""
+    said = {r["cycle"] for r in records if r.get("event") == "Covered" and "again" not in r}
+    records = [r for r in records if "again" not in r or (r.get("event") == "Covered" and r["cycle"] not in said)]
     totals = {r["epoch"]: r["batches"] for r in records if r.get("event") == "EpochStart"}
     counts: dict[tuple[int, int], int] = {}
     for record in records:

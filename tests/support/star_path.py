@@ -72,7 +72,7 @@ class Trainer(Told):
         self.worker = self
         self.settings = WorkerSettings(run_id=RUN, generation=1, rank=rank, incarnation=1, policy="sync", batch_size=1)
         driver: RankDriver = self  # type: ignore[assignment]
-        self.link = StarLink(driver, channel, self.flat, with_digest=True)
+        self.link = StarLink(driver, self.flat, with_digest=True)
         self.snapshot: Snapshot | None = None
 
     def offer(self, steps: int, *, cycle: int = 1, attempt: int = 0, observer: bool = False) -> None:
@@ -115,7 +115,7 @@ class Way:
         self.server.perform(fx.AdmitContribution(key, attempt, rank, steps))
 
     def start(self, rank: int) -> None:
-        self.nursery.start_soon(self.ranks[rank].link.run)
+        self.nursery.start_soon(self.ranks[rank].link.run, self.ranks[rank].channel)
 
 
 def layer(seed: int, size: int = 8) -> nn.Module:

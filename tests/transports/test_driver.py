@@ -402,3 +402,43 @@ def test_an_observer_that_raises_is_reported_once_and_changes_nothing_else():
             assert s.result == FINISH
 
     run_in_no_time(main)
+
+
+def test_a_rank_that_is_back_gets_what_it_lacks_and_its_old_link_is_silent():
+    """M-42, N-4: welcome, then what is sent again, then what is new; the link that was replaced ends without an
+    event."""
+
+    def door(event: ev.HelloReceived) -> list[Any]:
+        resumed = event.link > 1
+        welcome = m.Welcome(rank=0, incarnation=1, generation=1, control_seq=0, report_seq=0, config={}, status=(
+            m.WelcomeStatus.RESUMED if resumed else m.WelcomeStatus.FORMING))
+        return [fx.Admit(event.link, 0, 1, welcome, (beacon(4), beacon(5)) if resumed else ())]
+
+    async def main() -> None:
+        async with stage(Scripted(door)) as s:
+            old = await s.join()
+            new = await s.join()
+            await s.send(1, first=6)
+            assert await hears(new, 3) == [4, 5, 6]
+            await assert_closed(old)
+            await trio.testing.wait_all_tasks_blocked()
+            assert s.machine.of(ev.LinkLost) == [] and s.machine.of(ev.SendFailed) == []
+            await new.aclose()
+            [lost] = await s.machine.until(ev.LinkLost)
+            assert (lost.rank, lost.link) == (0, 2)
+
+    run_in_no_time(main)
+
+
+def test_a_fenced_rank_is_told_before_its_link_is_closed():
+    """W-20: the reason is on its way when the end of the lane comes."""
+
+    async def main() -> None:
+        async with stage() as s:
+            rank = await s.join()
+            fenced = m.Fenced(generation=1, incarnation=2, cycle=0, why="silent")
+            await s.do(fx.SendFenced(0, 1, fenced), fx.CloseLink(0, 1, "silent"))
+            assert await rank.receive() == fenced
+            await assert_closed(rank)
+
+    run_in_no_time(main)

@@ -43,7 +43,7 @@ def written(path: Path, sync: str = "process") -> Coordinator:
 def test_what_was_written_replays_to_the_same_effects(tmp_path: Path) -> None:
     """O-8, from the file alone."""
     written(tmp_path / "deep" / "run.jsonl")
-    head, batches = read_journal(tmp_path / "deep" / "run.jsonl")
+    [(head, batches)] = read_journal(tmp_path / "deep" / "run.jsonl")
     records = [record for ready in batches for record in ready.records]
     recorded = [effect for ready in batches for effect in ready.effects]
     assert len(recorded) > 4
@@ -56,18 +56,18 @@ def test_a_batch_with_nothing_in_it_takes_no_line(tmp_path: Path) -> None:
     file = JournalFile(tmp_path / "j", Coordinator(CONFIG))
     file.append(fx.Ready((), ()))
     file.close()
-    assert read_journal(tmp_path / "j")[1] == []
+    assert read_journal(tmp_path / "j")[0][1] == []
 
 
 def test_a_line_that_was_never_finished_was_never_performed(tmp_path: Path) -> None:
     """The crash came before the effects: the journal ends with the batch before."""
     path = tmp_path / "j"
     written(path)
-    whole = read_journal(path)[1]
+    whole = read_journal(path)[0][1]
     text = path.read_text()
     for cut in (1, 2, 40):
         path.write_text(text[:-cut])
-        assert read_journal(path)[1] == whole[:-1]
+        assert read_journal(path)[0][1] == whole[:-1]
 
 
 @pytest.mark.parametrize(("line", "word"), [(1, "line 1"), (2, "line 2")])

@@ -294,3 +294,49 @@ def test_feeding_after_the_end_is_quiet():
     kept[0].feed(STEP)
     kept[0].feed(ev.TrainingFailed("too late"))
     assert kept[0].worker.phase == WorkerPhase.STOPPED
+
+
+def test_a_lost_link_is_replaced_and_what_was_lost_is_sent_again():
+    """W-21, M-42: tries fail, then one is answered; reports made meanwhile are kept, and nothing is said twice."""
+
+    async def main() -> None:
+        async with meeting(MEMORY) as met:
+            near, far = await met.join()
+            known = dict(run_id=RUN, generation=1, rank=1, incarnation=1, policy="cadence", batch_size=2,
+                         staleness_s=STALENESS_S, reconnect_window_s=60.0)  # fmt: skip
+            worker = Worker.create(WorkerSettings(**known), trio.current_time())
+            tries: list[m.ResumeClaim | None] = []
+            beside: list[Channel] = []
+            ends: list[Channel] = []
+
+            async def dial(rank: int, claim: Callable[[], m.ResumeClaim | None]) -> Any:
+                tries.append(claim())
+                if len(tries) < 3:
+                    raise TransportError("connection refused")
+                again, other = await met.join()
+                ends.append(other)
+                return again, m.Welcome(rank=1, incarnation=1, generation=2, status=m.WelcomeStatus.RESUMED,
+                                        control_seq=0, report_seq=1, config={})  # fmt: skip
+
+            async def note(channel: Channel) -> None:
+                beside.append(channel)
+
+            driver = RankDriver(worker, near, clock=trio.current_time, dial=dial, beside=note)
+            met.nursery.start_soon(driver.run)
+            driver.feed(ev.Wish(m.IntentKind.EVAL_NOW))
+            assert (await far.receive()).report_seq == 1
+            begun = trio.current_time()
+            await far.aclose()
+            while worker.linked:
+                await trio.sleep(0.01)
+            driver.feed(ev.Wish(m.IntentKind.STOP_NOW))
+            while not ends:
+                await trio.sleep(0.1)
+            report = await ends[0].receive()
+            assert (report.report_seq, report.kind, report.generation) == (2, m.IntentKind.STOP_NOW, 1)
+            assert [claim is not None and claim.report_seq for claim in tries] == [2, 2, 2]
+            assert 3.5 <= trio.current_time() - begun <= 5.0, "0.5, 1 and 2 s, each at most a fifth longer"
+            assert len(beside) == 2 and not isinstance(driver.orders.get_nowait(), fx.Dial)
+            driver.feed(ev.LaneClosed())
+
+    run_in_no_time(main)

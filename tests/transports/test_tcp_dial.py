@@ -44,6 +44,18 @@ def test_nobody_answers() -> None:
         run(main)
 
 
+def test_whoever_counts_tries_itself_gets_one() -> None:
+    """M-40: the pauses are the machine's then."""
+    holder, port = unused_port()
+
+    async def main() -> None:
+        with pytest.raises(TransportError, match="tried once"):
+            await TcpTransport(once=True).dial(f"tcp://127.0.0.1:{port}", CREDENTIALS)
+
+    with holder:
+        run(main)
+
+
 def test_attempts_are_spaced_by_the_table() -> None:
     """M-3: back-off 0.5 s doubling to 10 s, 30 s in total."""
 

@@ -134,6 +134,40 @@ NOTICES: list[tuple[str, Callable[[Rank], list[Any]], tuple[str, ...]]] = [
     ("LinkUp", tell(ev.LinkUp()), ()),
 ]
 
+LOST = tell(ev.LinkLost(cause="reset"))
+BACK: dict[str, Any] = {"reconnect_window_s": 60.0}
+LONG: dict[str, Any] = {"reconnect_window_s": 5.0, "leave_grace_s": 500.0}
+RESUMED, JOINED_ANEW = m.WelcomeStatus.RESUMED, m.WelcomeStatus.JOINING
+REJECT = tell(ev.Received(m.Reject(code=11, text="frozen")))
+REJECT_NOW = tell(ev.Received(m.Reject(code=14, text="busy", retry=True, after_s=3.0)))
+GIVE_BACK = say(m.RequestState, transfer_id=1, joiner_rank=m.NO_RANK, joiner_incarnation=0)
+
+
+def welcome(status: m.WelcomeStatus, incarnation: int = 1, behind: int = 0) -> Callable[[Rank], list[Any]]:
+    """The coordinator, in its second life, answers a Hello; it lacks the last `behind` reports."""
+    return lambda rank: rank.feed(ev.Received(m.Welcome(
+        rank=1, incarnation=incarnation, generation=2, status=status, control_seq=0,
+        report_seq=max(0, rank.worker.report_seq - behind), config={},
+    )))  # fmt: skip
+
+
+def later(seconds: float) -> Callable[[Rank], list[Any]]:
+    """Time passes."""
+
+    def come(rank: Rank) -> list[Any]:
+        rank.now += seconds
+        return rank.feed(ev.Tick())
+
+    return come
+
+
+def unlinked(rank: Rank) -> None:
+    """As if its link had been lost before the save."""
+    rank.worker.linked, rank.worker.look_until = False, rank.now + 5.0
+
+
+ENDS_A_LEAVER = (("Welcome(joining)", welcome(JOINED_ANEW, 2)), ("Reject for ever", REJECT),
+                 ("the window is over", later(5.0)))  # fmt: skip
 DONATE = say(m.RequestState, transfer_id=1, joiner_rank=2, joiner_incarnation=1)
 RETURNED = seq(lambda r: r.request(1, observer=True), lambda r: r.copied(1), lambda r: r.staged(1))
 
@@ -276,10 +310,44 @@ CASES: list[Case] = [
     *each((D,), "the save is done", SAVED, ("CheckpointResult", "Exiting", "Stop"), S, before=SAVE),
     *each((D,), "the first of two saves is done", SAVED, (), before=seq(SAVE_OTHERS, SAVE)),
     *each(UP, "ActionDone that nobody waits for", SAVED),
-    *each((J, W), "Fenced", FENCED, ("Stop",), S),
-    *each((T,), "Fenced", FENCED, ("AbandonPlan", "Stop"), S),
-    *each((P,), "Fenced", FENCED, ("AbandonPlan", "Unpark", "Stop"), S),
+    *each((J, W), "Fenced", FENCED, ("Publish", "Dial"), J),
+    *each((T,), "Fenced", FENCED, ("AbandonPlan", "Publish", "Dial"), J),
+    *each((P,), "Fenced", FENCED, ("AbandonPlan", "Unpark", "Publish", "Dial"), J),
     *each((D,), "Fenced", FENCED, ("Stop",), S),
+    *each((D,), "Fenced while saving", FENCED, (), before=SAVE),
+    *each((T,), "StepDone of a life that is over", STEP, (), J, before=FENCED),
+    *each((T,), "ChunkDone of a life that is over", lambda r: r.end(7), (), J, before=FENCED),
+    # links that come back (M-40 to M-43)
+    *each(LIVE, "link lost, with time to come back", LOST, ("Publish", "Dial"), settings=BACK),
+    *each(LIVE, "a try that failed", LOST, ("Dial",), before=LOST, settings=BACK),
+    *each(UP, "Welcome out of the blue", welcome(RESUMED), ("Stop",), S),
+    *each(UP, "Reject out of the blue", REJECT, ("Stop",), S),
+    *each(LIVE, "Welcome(resumed)", welcome(RESUMED), ("Publish",), before=LOST, settings=BACK),
+    *each((T,), "Welcome(resumed) with a report lost", welcome(RESUMED, behind=1), ("Batch", "Publish"),
+          before=seq(STEP, LOST), settings=BACK),
+    *each((W, T, P), "Welcome(resumed) with a report forgotten", welcome(RESUMED, behind=1), ("Dial",),
+          before=seq(LOST, lambda r: r.worker.reports.clear()), settings=BACK),
+    *each((J, W), "Welcome(joining)", welcome(JOINED_ANEW, 2), ("Publish",), J, before=LOST, settings=BACK),
+    *each((T,), "Welcome(joining)", welcome(JOINED_ANEW, 2), ("AbandonPlan", "Publish"), J, before=LOST, settings=BACK),
+    *each((P,), "Welcome(joining)", welcome(JOINED_ANEW, 2), ("AbandonPlan", "Unpark", "Publish"), J, before=LOST,
+          settings=BACK),
+    *each(LIVE, "Reject for now", REJECT_NOW, ("Dial",), before=LOST, settings=BACK),
+    *each((J, W), "Reject for ever", REJECT, ("Stop",), S, before=LOST, settings=BACK),
+    *each((T,), "Reject for ever", REJECT, ("AbandonPlan", "Stop"), S, before=LOST, settings=BACK),
+    *each((J, W), "the window is over", later(60.0), ("Stop",), S, before=LOST, settings=BACK),
+    *each((T,), "the window is over", later(60.0), ("AbandonPlan", "Stop"), S, before=LOST, settings=BACK),
+    *each((T,), "a leaver that is taken up again", welcome(RESUMED, behind=1), ("Exiting", "Publish"), D,
+          before=seq(LOST, tell(ev.LeaveRequested())), settings=BACK),
+    *each((T,), "a leaver that finds nobody", LOST, ("Dial",), D, before=seq(LOST, tell(ev.LeaveRequested())),
+          settings=BACK),
+    *(case for what, come in ENDS_A_LEAVER for case in each(
+        (T,), f"a leaver: {what}", come, ("Stop",), S, before=seq(LOST, tell(ev.LeaveRequested())), settings=LONG)),
+    *(case for what, come in ENDS_A_LEAVER for case in each(
+        (D,), f"a saver: {what}", come, (), before=seq(SAVE, unlinked), settings=LONG)),
+    *each(LIVE, "RequestParams of a former coordinator", say(m.RequestParams, cycle=1, attempt=0, observer=False), (),
+          before=seq(LOST, welcome(RESUMED)), settings=BACK),
+    *each(LIVE, "RequestState of a former coordinator", DONATE, (), before=seq(LOST, welcome(RESUMED)), settings=BACK),
+    *each((J, W, T, P), "RequestState for the averager", GIVE_BACK, ("SendState",)),
     *each((J, W), "link lost", tell(ev.LinkLost(cause="reset")), ("Stop",), S),
     *each((T,), "link lost", tell(ev.LinkLost(cause="reset")), ("AbandonPlan", "Stop"), S),
     *each((P,), "link lost", tell(ev.LinkLost(cause="reset")), ("AbandonPlan", "Unpark", "Stop"), S),

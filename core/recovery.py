@@ -1,0 +1,119 @@
+"""A coordinator that was started anew: where it stands, and what it does first (protocol M-40 to M-45).
+
+A machine is a function of its state and its events (N-13), and every event is kept before any effect of it leaves. So
+the state at the instant of the crash is the last snapshot, with the events after it gone through once more:
+
+    snapshot --records--> the machine as it was --restart--> generation + 1, nobody attached, every wait afresh
+
+What the dead process had promised is kept by others: messages wait in `retention.py` for their ranks, copies of the
+round that was under way and the consensus itself lie at the ranks (R-10). What it may or may not have done is done once
+more where that is harmless: files have the same name and content, whoever watches is told so (M-44).
+
+The batch of effects that was last kept (`undone`) is the only one that may be half performed, because a driver keeps
+the next one only after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import messages as m
+from .effects import Alert, Emit, Finish, Invoke
+from .phases import RunPhase
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+    from .events import CoordinatorEvent
+
+__all__ = ["move_forward", "overtaken", "restart"]
+
+Machine = TypeVar("Machine", bound="Coordinator")
+
+
+def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]], now: float,
+            undone: Iterable[Any] = ()) -> Machine:  # fmt: skip
+    """M-40: go through the records, then begin the next generation at second `now`, which may be of another clock.
+
+    `machine` stands where its snapshot was made. What it wants done first waits in `take_ready`; a driver keeps a
+    snapshot before it performs that, or a second crash would begin the same generation again (I8).
+    """
+    for second, event in records:
+        machine.handle(event, second)
+        machine.take_ready()
+    waiting = list(machine.take_ready().effects)  # of a life that ended before it did anything
+    _rebase(machine, now)
+    machine.generation += 1
+    machine.joins.restarted()
+    window = machine.config.scaled(machine.config.reconnect_window_s)
+    machine.outbox += [made for effect in (*waiting, *undone) if (made := _again(effect)) is not None]
+    facts = {"generation": machine.generation, "version": machine.cycle.version, "ranks": list(machine.alive)}
+    machine.emit(Emit("Restarted", facts))
+    for rank in machine.alive:
+        peer = machine.peers[rank]
+        peer.link = None
+        peer.leave_link(window, "the coordinator was started anew")
+    if machine.finished:
+        machine.emit(Finish(machine.run.status, machine.run.text))
+        return machine
+    machine.fire_cycle("Restarted")
+    machine.actions.restarted()
+    machine.returned = machine.urgent = True
+    machine.deadline = now  # the first Tick is due at once
+    return machine
+
+
+def _again(effect: Any) -> Any:
+    """What of the last batch is done once more (M-44): people and hooks are told, with a mark. Messages to ranks wait
+    in their lanes; rounds are opened anew, and files are ordered anew where they are still to be had."""
+    if isinstance(effect, Emit):
+        return Emit(effect.name, {**effect.facts, "again": True})
+    if isinstance(effect, Invoke):
+        return Invoke(effect.callback, (*effect.arguments, {"again": True}))
+    return effect if isinstance(effect, Alert) else None
+
+
+def _rebase(co: Coordinator, now: float) -> None:
+    """M-40: instants of the old clock become now, so every wait starts afresh; what was said in a wait stays said."""
+    config, run, cycle = co.config, co.run, co.cycle
+    co.now, co.late_after = now, float("inf")
+    co.next_beacon = now + config.beacon_s
+    co.liveness = [(now + config.staleness_s, rank, co.peers[rank].incarnation) for rank in co.alive]
+    for peer in co.peers.values():
+        peer.last_seen = peer.last_progress = now
+        peer.fenced_told_at = float("-inf")
+        peer.climb.entered_at = peer.climb.evidence_at = now
+        peer.detached_at = None
+    cycle.armed_at = cycle.pending_since = cycle.last_evidence_at = cycle.last_ack_at = cycle.idle_since = now
+    cycle.waiting_since = None if cycle.waiting_since is None else now
+    run.opened_at = run.closed_at = now
+    run.below_min_since = None if run.below_min_since is None else now
+    if run.save_deadline is not None:
+        run.save_deadline = now + config.scaled(config.save_limit_s)
+    if run.exit_deadline is not None:
+        run.exit_deadline = now + config.scaled(config.exit_grace_s)
+    co.actions.refresh()
+
+
+# --- a rank that knows more than the journal (M-45) ------------------------------------------------------------------
+
+
+def overtaken(co: Coordinator, claim: m.ResumeClaim) -> bool:
+    """Whether a claim shows that the end of the journal was lost: an average that this coordinator does not know."""
+    return co.run.phase == RunPhase.TRAINING and not co.save_issued and claim.version > co.cycle.version
+
+
+def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
+    """M-45: version and schedule base become the highest claimed ones, never backward. The books know nothing of what
+    led there, so every life ends and its picks are trained again; all of them come back as observers of a cycle that
+    has no member, and stand on the consensus that the claimant still has (R-8, R-10)."""
+    cycle = co.cycle
+    cycle.version, cycle.global_step = claim.version, max(cycle.global_step, claim.global_step)
+    cycle.number = max(cycle.number, claim.cycle)
+    text = f"rank {rank} holds version {claim.version}, which the journal has lost; its picks are trained again"
+    co.emit(Alert("accounting", "journal", text, critical=True))
+    co.fire_cycle("Overtaken")
+    co.joins.overtaken(claim.version)
+    for other in list(co.alive):
+        co.peers[other].broken = True  # the lanes are not what the books say
+        co.lose(other, f"its books are behind version {claim.version}")

@@ -1,0 +1,78 @@
+"""What a lane keeps until it is confirmed (N-9), against a plain list of everything that was sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core import messages as m
+from paceline.core.plain import decode, encode
+from paceline.core.retention import MOST_BYTES, MOST_MESSAGES, Retained, weight
+from paceline.transports.codec import MsgpackCodec
+
+from support.transports import beacon
+
+OPERATIONS = st.lists(st.tuples(st.sampled_from(["send", "confirm"]), st.integers(0, 12)), max_size=60)
+
+
+@given(OPERATIONS, st.integers(0, 60))
+def test_a_lane_gives_exactly_what_the_other_end_lacks(operations: list[tuple[str, int]], seen: int) -> None:
+    """I53: after any sends and confirmations, for whatever the other end has seen."""
+    lane, sent, confirmed = Retained(), 0, 0
+    for what, amount in operations:
+        if what == "send":
+            sent += 1
+            lane.append(sent, beacon(sent))
+        else:
+            confirmed = max(confirmed, min(sent, amount))
+            lane.release(amount if amount <= sent else confirmed)
+    assert [b.control_seq for b in lane.after(0)] == list(range(confirmed + 1, sent + 1))
+    assert lane.bytes == sum(weight(b) for b in lane.after(0))
+    possible = confirmed <= seen <= sent
+    assert lane.covers(seen, sent) is possible
+    if possible:
+        assert [b.control_seq for b in lane.after(seen)] == list(range(seen + 1, sent + 1))
+
+
+@given(st.lists(st.integers(0, 12), max_size=20))
+def test_what_is_kept_goes_through_a_snapshot(confirmations: list[int]) -> None:
+    """M-40: a coordinator that is started anew finds it there."""
+    lane = Retained()
+    for number in range(1, 11):
+        lane.append(number, beacon(number))
+    for confirmed in confirmations:
+        lane.release(confirmed)
+    again = decode(encode(lane))
+    assert again.after(0) == lane.after(0) and again.bytes == lane.bytes
+
+
+def test_a_lane_has_two_limits() -> None:
+    """N-9: 4096 messages, or 4 MiB; whoever may forget loses the oldest, and only those."""
+    many, large = Retained(), Retained()
+    for number in range(1, MOST_MESSAGES + 2):
+        many.append(number, beacon(number))
+    assert many.overfull
+    many.forget_oldest()
+    assert not many.overfull and next(b.control_seq for b in many.after(0)) == 2
+    assert not many.covers(0, MOST_MESSAGES + 1) and many.covers(1, MOST_MESSAGES + 1)
+    large.append(1, m.StageAdvisory(**_stamp(1), counts=(), segments=((0, ((1 << 60, 1),) * (MOST_BYTES // 20)),)))
+    assert large.overfull and len(large) == 1
+    large.forget_oldest()
+    assert len(large) == 0 and large.bytes == 0
+
+
+@pytest.mark.parametrize("message", [
+    beacon(7), m.Fenced(generation=1, incarnation=2, cycle=3, why="ü" * 900),
+    m.EpochAggregated(**{"run_id": b"r" * 16, "generation": 1, "rank": 1, "incarnation": 1}, epoch=3,
+                      metrics={f"name{n}": 0.5 for n in range(90)}),
+], ids=lambda message: type(message).__name__)  # fmt: skip
+def test_a_message_never_weighs_less_than_its_frame(message: Any) -> None:
+    """N-9: the core knows no codec, so it counts too much rather than too little."""
+    assert (size := len(MsgpackCodec().encode(message))) <= weight(message) <= 20 * size
+
+
+def _stamp(number: int) -> dict[str, Any]:
+    return {"run_id": b"r" * 16, "generation": 1, "rank": 1, "incarnation": 1, "control_seq": number}
