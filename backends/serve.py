@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections import deque
@@ -147,10 +148,11 @@ async def serve(
     With `run_dir` the timeline and the consensus are written there, with `record` all that goes in and out of the
     machine is appended to that file. In the main thread SIGINT and SIGTERM are handled as the module says. If the
     config names a journal that is there, the run it is of goes on (M-40). Raises `TransportError` if the address cannot
-    be bound, `ConfigError` if `run_dir` cannot be written, `CheckpointError` if the run ended and its consensus could
-    not be, if the journal cannot be begun or gone on with, or what is to be
+    be bound, `ConfigError` if `run_dir` cannot be written or the averager is not to be found, `CheckpointError` if the
+    run ended and its consensus could not be, if the journal cannot be begun or gone on with, or what is to be
     resumed cannot be, `InvariantError` if a bug breaks the run off.
     """
+    find_averager(config.averager)  # before anybody is let in: without it no rank could ever average
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
     listener = await find_transport(url).listen(url, credentials)
     try:
@@ -175,6 +177,7 @@ async def _serve(
     if bundle is not None:
         config = attrs.evolve(config, initial_state=str(bundle.file))
     coordinator, journal, goes_on = begin(config, trio.current_time(), None if bundle is None else bundle.resume)
+    coordinator.host = socket.gethostname()
 
     def make(schema: Schema) -> Averager:
         return find_averager(config.averager)(schema, gamma=config.gamma, digest=config.digest)

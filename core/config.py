@@ -27,9 +27,7 @@ WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop
 
 LATER = {
     "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
-    "wire_dtype": "the bf16 wire",
-    "session_wait_s": "collective averaging",
-    "tls": "TLS", "reports_per_epoch": "sub-epoch records",
+    "wire_dtype": "the bf16 wire", "tls": "TLS", "reports_per_epoch": "sub-epoch records",
 }  # fmt: skip
 """Knobs of protocol section 15 whose feature is not in this version, by feature."""
 
@@ -46,7 +44,7 @@ class Config:
     averager: str = "star"
     policy: str = "cadence"
     progressive: bool | None = None
-    min_ranks: int = 1
+    min_ranks: int = attrs.Factory(lambda self: 2 if self.is_collective else 1, takes_self=True)
     target_ranks: int | None = None
     max_ranks: int | None = None
     elastic: bool = True
@@ -77,7 +75,7 @@ class Config:
     guard: Any = "level"
     guard_threshold: float | None = None
     meta_controller: bool = True
-    digest: bool = True
+    digest: bool = attrs.Factory(lambda self: not self.is_collective, takes_self=True)
     max_failure: int | float | None = None
     heartbeat_timeout_s: float = 30.0
     heartbeat_s: float = 1.0
@@ -98,6 +96,7 @@ class Config:
     exit_grace_s: float = 30.0
     leave_grace_s: float = 30.0
     save_limit_s: float = 30.0
+    session_wait_s: float = 60.0
     handshake_s: float = 10.0
     time_scale: float = 1.0
     save_path: str | None = None
@@ -140,14 +139,18 @@ class Config:
                 "policy = 'async' does not go with averager = 'collective': the write-back in place races with the "
                 "training step; take averager = 'star', or policy = 'cadence' (V-1, G-11)"
             )
-        if self.averager in ("collective", "shared"):
-            raise ConfigError(f"averager = {self.averager!r} is not in this version of paceline yet; take 'star'")
+        if self.averager == "shared":
+            raise ConfigError("averager = 'shared' is not in this version of paceline yet; take 'star'")
         _need(bool(self.averager), "averager", self.averager, "name an averager, such as 'star' (V-1)")
         if self.progressive is not None:
             _need(self.progressive or self.policy != "async", "progressive", False, "async streams chunks (V-2)")
             _need(not self.progressive or self.policy != "sync", "progressive", True, "sync gives whole shares (V-2)")
+            _need(self.progressive or self.policy == "sync" or not self.is_collective, "progressive", False,
+                  "a collective paces nobody: under cadence it needs the budget of a window (G-11)")  # fmt: skip
         _need(self.initial_state not in ("", "check"), "initial_state", self.initial_state, "'rank' for the lowest "
               "rank's model, or the consensus file of a run to resume; 'check' comes later (M-6)")  # fmt: skip
+        _need(not (self.digest and self.is_collective), "digest", True, "a collective has no bytes of a consensus to "
+              "hash before it is adopted (V-4)")  # fmt: skip
         _need(self.start in ("auto", "manual", "hybrid"), "start", self.start, "auto, manual or hybrid (M-4)")
         _need(self.on_lost in ("save", "stop"), "on_lost", self.on_lost, "save or stop (W-21)")
         _need(self.journal_sync in ("process", "disk"), "journal_sync", self.journal_sync, "process or disk (M-40)")
@@ -190,6 +193,7 @@ class Config:
         _need(0.01 <= self.overhead_target <= 0.5, "overhead_target", self.overhead_target, "0.01 to 0.50 (B-1)")
         if self.max_batch_diff is not None:
             _need(self.max_batch_diff >= 0, "max_batch_diff", self.max_batch_diff, "at least 0 (G-8)")
+            _need(not self.is_collective, "max_batch_diff", self.max_batch_diff, "not with collective (V-4)")
         if self.max_overshoot != "auto":
             _need(isinstance(self.max_overshoot, int) and self.max_overshoot >= 0, "max_overshoot",
                   self.max_overshoot, "'auto' or at least 0 (G-9)")  # fmt: skip
@@ -223,7 +227,7 @@ class Config:
         _need(math.isfinite(self.time_scale) and self.time_scale >= 0.1, "time_scale", self.time_scale,
               "finite and at least 0.1 (M-3)")  # fmt: skip
         for knob in ("heartbeat_s", "beacon_s", "exit_grace_s", "leave_grace_s", "save_limit_s", "handshake_s",
-                     "role_limit_s", "first_step_s", "stall_dump_s", "formation_s", "join_timeout_s",
+                     "session_wait_s", "role_limit_s", "first_step_s", "stall_dump_s", "formation_s", "join_timeout_s",
                      "max_join_timeout_s"):  # fmt: skip
             seconds = getattr(self, knob)
             _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")
@@ -236,6 +240,8 @@ class Config:
         _need(self.suspect_history >= 3, "suspect_history", self.suspect_history, "at least 3 durations (M-11)")
         _need(self.max_nudges >= 0, "max_nudges", self.max_nudges, "at least 0 (M-13)")
         _need(self.laggards in ("wait", "exclude"), "laggards", self.laggards, "wait or exclude (M-14)")
+        _need(self.laggards == "wait" or not self.is_collective, "laggards", self.laggards, "nobody can be left "
+              "out of a collective (V-4)")  # fmt: skip
         _need(self.join_timeout_s <= self.max_join_timeout_s, "join_timeout_s", self.join_timeout_s,
               f"at most max_join_timeout_s = {self.max_join_timeout_s} (M-4)")  # fmt: skip
         _need(self.heartbeat_timeout_s >= 3 * self.heartbeat_s, "heartbeat_timeout_s", self.heartbeat_timeout_s,
@@ -256,6 +262,11 @@ class Config:
     def first_min_anchor(self) -> int:
         """The lower bound of growth: the initial anchor unless set (B-1)."""
         return self.min_anchor if self.min_anchor is not None else self.first_anchor
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether all ranks average in place, inside one call, instead of shipping copies (C-19)."""
+        return self.averager == "collective"
 
     @property
     def is_progressive(self) -> bool:
@@ -324,7 +335,8 @@ class Config:
             "alpha": self.alpha, "digest": self.digest,
             "heartbeat_s": self.heartbeat_s, "staleness_s": self.staleness_s,
             "leave_grace_s": self.scaled(self.leave_grace_s), "save_limit_s": self.scaled(self.save_limit_s),
-            "exit_grace_s": self.scaled(self.exit_grace_s), "lr_scale_ratio": self.lr_scale_ratio,
+            "exit_grace_s": self.scaled(self.exit_grace_s), "session_wait_s": self.scaled(self.session_wait_s),
+            "min_ranks": self.min_ranks, "lr_scale_ratio": self.lr_scale_ratio,
             "reconnect_window_s": self.scaled(self.reconnect_window_s), "on_lost": self.on_lost,
             "save_path": self.save_path, "dataset_len": dataset_len, "world": world,
         }  # fmt: skip

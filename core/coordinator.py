@@ -59,6 +59,7 @@ from .policies import Cadence, Policies
 from .roles import CHECKPOINT, EVALUATE, Roles
 from .run import Run
 from .schema import Schema
+from .sessions import Sessions
 from .snapshots import of_coordinator, restore_coordinator
 from .tables import engine_for
 
@@ -85,21 +86,23 @@ class Coordinator:
     """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables,
     `guard` takes the place of the one that the config names, `policies` may replace the balancer and the failure
     detector too, `resume` is the record of the run to go on with (K-12);
-    `CheckpointError` if the two do not go together."""
+    `CheckpointError` if the two do not go together. `host` is the name of this machine, as ranks on it say it (M-30).
+    """
 
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
-        "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "joins", "late_after",
-        "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox", "park_above",
-        "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles", "run", "run_engine",
-        "save_issued", "schema", "schema_hash", "seats", "short", "starting", "stopping", "urgent", "violations",
-        "voters",
+        "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "host", "joins",
+        "late_after", "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox",
+        "park_above", "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles", "run",
+        "run_engine", "save_issued", "schema", "schema_hash", "seats", "sessions", "short", "starting", "stopping",
+        "urgent", "violations", "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
                  guard: Guard | None = None, resume: Resume | None = None,
-                 policies: Policies | None = None) -> None:  # fmt: skip
+                 policies: Policies | None = None, host: str = "") -> None:  # fmt: skip
         self.config = config
+        self.host = host
         self.generation = 1
         self.now = now
         self.outbox: list[Any] = []
@@ -114,6 +117,7 @@ class Coordinator:
         self.roles = Roles(self)
         self.actions = Actions(self)
         self.joins = Joins(self)
+        self.sessions = Sessions(self)
         self.book = Book(0, 1, 1, 0, True)
         self.policies = Policies() if policies is None else policies
         self.balancer: Cadence = Balancer(ranks=[])
@@ -259,7 +263,7 @@ class Coordinator:
             if message.control_seq > peer.handled_seq and not peer.acknowledge(message.control_seq):
                 self._violation(peer, f"control message {message.control_seq} is confirmed and was never sent")
                 return
-            if name in CYCLE_REPORTS and message.generation != self.generation:
+            if name in CYCLE_REPORTS and message.generation != self.generation and not self.config.is_collective:
                 self.fence(message.rank, name)  # M-43: of a round that ended with the life of a coordinator
                 return
         row = self.peer_engine.fire(peer, name, message)
@@ -355,6 +359,7 @@ class Coordinator:
         ladder.refresh(self)
         self.cycle.pending_since = self.cycle.last_evidence_at = self.cycle.idle_since = self.now
         self.actions.refresh()
+        self.sessions.refresh()
         self.urgent = True
 
     def _operate(self, event: OperatorRequest) -> None:
@@ -376,6 +381,7 @@ class Coordinator:
             membership.check_recoverable(self)
             if self.run.phase == RunPhase.FORMING:
                 self.run.form()
+            self.sessions.judge()
             self.joins.ask_donors()
             if self.returned:
                 self.returned = False
@@ -392,7 +398,8 @@ class Coordinator:
             # What is handed out or closed after the gates were judged may change them; nothing else does.
             if counted != (self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window):
                 gates.count_gate(self)
-            if not (self.lost or self.condemned or self.urgent or self.returned or self._gate_opened()):
+            again = self.lost or self.condemned or self.urgent or self.returned or self.sessions.due()
+            if not (again or self._gate_opened()):
                 break
         else:
             raise InvariantError(f"a pass did not come to rest in {PASS_LIMIT} rounds")
@@ -422,6 +429,8 @@ class Coordinator:
         ceiling = gates.ceiling(self)
         if ceiling is not None:
             due.append(math.nextafter(ceiling, math.inf))
+        if self.sessions.deadline is not None:
+            due.append(self.sessions.deadline)
         if self.liveness:
             due.append(math.nextafter(self.liveness[0][0], math.inf))
         self.deadline = min(due)

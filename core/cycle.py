@@ -37,11 +37,12 @@ NORM_TOLERANCE = 1e-6
 @state
 class Cycle:
     """State of the cycle (4.1): `number` counts arms, `finished` is the last cycle that finished (-1: none),
-    `participants` are members and observers, ascending, `awaited` the observers that the gate waits for (M-26),
-    `gone` who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest
-    and highest norm of this attempt, `waiting_since` when the first voter of this window had done its part (M-16).
-    `armed_in` is the generation of the arm; `unopened` says that the round waits for the averager, which has lost its
-    memory (M-44)."""
+    `participants` are members and observers, ascending, `awaited` the observers that the gate waits for (M-26), `gone`
+    who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest and highest
+    norm of this attempt, `total_steps` what the acks of a collective say is in its consensus, `doubtful` who left it
+    without saying what of its own is (M-19), `waiting_since` when the first voter of this window had done its part
+    (M-16). `armed_in` is the generation of the arm; `unopened` says that the round waits for the averager, which has
+    lost its memory (M-44)."""
 
     co: Coordinator
     phase: CyclePhase = CyclePhase.IDLE
@@ -61,6 +62,8 @@ class Cycle:
     participants: tuple[int, ...] = ()
     owing: int = 0
     post_norms: tuple[float, float] | None = None
+    total_steps: int | None = None
+    doubtful: tuple[int, ...] = ()
     reduced: RoundReduced | None = None
     version: int = 0
     sync_rounds: int = 0
@@ -104,7 +107,7 @@ class Cycle:
         """The firing gate (G-1), with the forced reduce of a stop (G-10), and the start of formation (M-6)."""
         co = self.co
         if co.run.phase == RunPhase.FORMING:
-            return co.run.window_closed and co.alive_count > 0
+            return co.run.window_closed and co.alive_count > 0 and co.sessions.current()
         if co.run.phase != RunPhase.TRAINING or co.save_issued:
             return False
         if co.alive_count < co.config.min_ranks or co.joins.consensus_lost:
@@ -113,7 +116,7 @@ class Cycle:
             return co.joins.reseating and any(joining.may_observe(co.peers[rank]) for rank in co.alive)
         if co.movers == 0:
             return False
-        return co.stopping or co.short == 0
+        return (co.stopping or co.short == 0) and co.sessions.current()
 
     def gate_complete(self, event: object) -> bool:
         """The finalize gate (C-12): counts acknowledgements, never steps or time."""
@@ -146,6 +149,22 @@ class Cycle:
         (N-3, R-2)."""
         return self.reduced is not None and self.co.peers[event.rank].shipped is not None
 
+    def in_place(self, event: object) -> bool:
+        """All ranks average inside one call (C-19)."""
+        return self.co.config.is_collective
+
+    def came_out(self, event: m.SyncAck) -> bool:
+        """C-6: a call counts as a local step, so its ack exceeds the count of the arm also where no batch follows."""
+        return event.step_count > self.co.peers[event.rank].snapshot_steps
+
+    def books_agree(self, event: m.SyncAck) -> bool:
+        """C-6, W-14: what it says is in the consensus is what the book has of it, and of all what the others say."""
+        member = event.rank in self.members and event.outcome == m.Outcome.MERGED
+        steps = self.co.peers[event.rank].steps if member else 0
+        return event.shipped_steps == steps <= event.total_steps == (
+            event.total_steps if self.total_steps is None else self.total_steps
+        )
+
     def already_shipped(self, event: m.SnapshotReady) -> bool:
         """Counts once per attempt (C-7)."""
         return self.co.peers[event.rank].shipped is not None
@@ -163,7 +182,7 @@ class Cycle:
         """Only who was asked can have a copy of this cycle (C-7)."""
         return self.takes_part(event.rank)
 
-    def books_differ(self, event: m.SnapshotReady) -> None:
+    def books_differ(self, event: m.SnapshotReady | m.SyncAck) -> None:
         """C-7: the books of this incarnation are broken."""
         steps = self.co.peers[event.rank].steps
         text = f"ships {event.shipped_steps} steps, {steps} are in the book"
@@ -206,7 +225,7 @@ class Cycle:
         self._open()
         for rank in self.participants:
             self.ask(rank)
-        if not co.config.is_progressive and not self.forming:
+        if not co.config.is_progressive and not self.forming and not co.config.is_collective:
             for rank in self.members:
                 peer = co.peers[rank]
                 peer.throttled = m.ThrottleReason.BARRIER
@@ -221,9 +240,15 @@ class Cycle:
         """How long a rank has shown no training, within this window (O-5)."""
         return (self.co.now - max(self.idle_since, self.co.peers[rank].last_progress)) * 1000
 
+    @property
+    def first_stage(self) -> Stage:
+        """What a rank owes first after a request (M-10)."""
+        return Stage.COLLECTIVE if self.co.config.is_collective else Stage.SNAPSHOT
+
     def _open(self) -> None:
         co = self.co
-        self.reduced = self.post_norms = None
+        self.reduced = self.post_norms = self.total_steps = None
+        self.doubtful = ()
         gated = self.participants if self.forming else (*self.members, *self.awaited)
         self.owing = sum(1 for rank in gated if not co.peers[rank].acked)
         if self.forming:
@@ -247,6 +272,11 @@ class Cycle:
 
     def ask(self, rank: int) -> None:
         """The request of this cycle and attempt, for the first time or as a nudge (M-13)."""
+        if self.co.config.is_collective:
+            self.co.send(self.co.peers[rank], m.SyncNow, cycle=self.number, attempt=self.attempt,
+                         session_id=self.co.sessions.number, version=self.version + (0 if self.forming else 1),
+                         global_step=self.global_step)  # fmt: skip
+            return
         gives = rank == self.source if self.forming else rank in self.members
         self.co.send(self.co.peers[rank], m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
 
@@ -263,8 +293,12 @@ class Cycle:
         peer.divergence, peer.pre_norm, peer.post_norm = event.divergence, event.pre_norm, event.post_norm
         peer.digest = event.digest
         peer.sync_lag_ms = (self.co.now - self.armed_at) * 1000
+        peer.refusal = event.refusal
+        if self.co.config.is_collective:
+            peer.shipped, self.total_steps = event.shipped_steps, event.total_steps
+            peer.last_step_count = max(peer.last_step_count, event.step_count)
         self._evidence(peer, "SyncAck")
-        peer.climb.complete(Stage.ACK, None, self.co.now)
+        peer.climb.complete(Stage.COLLECTIVE if self.co.config.is_collective else Stage.ACK, None, self.co.now)
         self.last_ack_at = self.co.now
         if event.post_norm is not None:
             self._compare_norms(event.post_norm)
@@ -319,37 +353,63 @@ class Cycle:
         """C-39: a new attempt of the same cycle with who is left; ranks ship the retained copy (W-10)."""
         self._retry(getattr(event, "cause", "the round failed"))
 
-    def _retry(self, cause: str) -> None:
-        self.attempt += 1
-        self.co.emit(Alert("refused", f"cycle {self.number}", f"attempt {self.attempt} of the data round: {cause}"))
-        self._clear(Stage.SNAPSHOT)
-        self._open_and_ask()
+    def renew(self, event: Any) -> None:
+        """C-38: the communicator is done for; the next attempt begins with the next session (M-30)."""
+        cause = getattr(event, "cause", "the round failed")
+        self.co.emit(Alert("refused", f"cycle {self.number}", f"attempt {self.attempt} of the collective: {cause}"))
+        self.co.sessions.call_failed()
 
-    def _open_and_ask(self) -> None:
-        self._open()
+    def go_on(self) -> None:
+        """C-38: the next attempt, with the survivors and with whoever has come meanwhile; NewSession is the request."""
+        self._prune()
+        come = [r for r in self.co.alive if r not in self.participants and joining.may_observe(self.co.peers[r])]
+        for rank in come:
+            self.co.peers[rank].open_slots()
+        self.gone = ()
+        self.observers = tuple(sorted((*self.observers, *come)))
+        self.participants = tuple(sorted((*self.participants, *come)))
+        self._begin_attempt()
+
+    def _retry(self, cause: str) -> None:
+        text = f"attempt {self.attempt + 1} of the data round: {cause}"
+        self.co.emit(Alert("refused", f"cycle {self.number}", text))
+        self._prune()
+        self._begin_attempt()
         for rank in self.participants:
             self.ask(rank)
 
+    def _begin_attempt(self) -> None:
+        """Nothing of the attempt before counts: what waits for its end returns."""
+        self.attempt += 1
+        self._clear(self.first_stage)
+        self._open()
+
     def _clear(self, owed: Stage | None) -> None:
-        """Nothing of an earlier attempt counts: who has left it is out, what others had shipped returns to them."""
+        """What members had shipped returns to them."""
         co = self.co
         co.book.resolve_limbo({})
         co.returned = True
+        for rank in self.participants:
+            co.peers[rank].clear_evidence()
+            co.peers[rank].climb.enter(owed, co.now)
+
+    def _prune(self) -> None:
+        """Who has left takes no part in the next attempt."""
         self.members = tuple(r for r in self.members if r not in self.gone)
         self.observers = tuple(r for r in self.observers if r not in self.gone)
         self.awaited = tuple(r for r in self.awaited if r not in self.gone)
         self.participants = tuple(r for r in self.participants if r not in self.gone)
-        for rank in self.participants:
-            co.peers[rank].clear_evidence()
-            co.peers[rank].climb.enter(owed, co.now)
 
     # --- after a lost link, and after a restart ------------------------------------------------------------------
 
     def torn(self, event: Back) -> bool:
         """Whether a rank that is back had begun this attempt and not staged its result: what it sent and what it got
-        of it went over a lane that is gone, so the attempt cannot end any more (M-42)."""
+        of it went over a lane that is gone, so the attempt cannot end any more (M-42). What is made in place goes over
+        no lane of the coordinator's."""
         claim = event.claim
-        if self.unopened or not self.takes_part(event.rank) or self.co.peers[event.rank].acked:
+        if self.unopened or self.co.config.is_collective:
+            return False
+        if not self.takes_part(event.rank) or self.co.peers[event.rank].acked:
             return False
         began = (claim.generation, claim.snapshot_cycle, claim.attempt)
         return began == (self.co.generation, self.number, self.attempt) and not claim.staged
@@ -358,6 +418,7 @@ class Cycle:
         """M-43: same number, attempt 0 of a new generation, as soon as the averager can open it."""
         self.attempt, self.split_repeated, self.unopened = 0, False, True
         self.reduced = self.post_norms = None
+        self._prune()
         self._clear(None)
         gated = self.participants if self.forming else (*self.members, *self.awaited)
         self.owing = len(gated)
@@ -370,8 +431,11 @@ class Cycle:
         """M-43: everyone is asked again, who has no link as soon as it is back."""
         self.unopened = False
         self.pending_since = self.last_evidence_at = self.co.now
-        self._clear(Stage.SNAPSHOT)  # somebody may have left meanwhile
-        self._open_and_ask()
+        self._prune()  # somebody may have left meanwhile
+        self._clear(self.first_stage)
+        self._open()
+        for rank in self.participants:
+            self.ask(rank)
 
     def expel(self, event: m.RoundFailed) -> None:
         """R-18: a rank that cannot average must go, not park."""
@@ -408,7 +472,7 @@ class Cycle:
         self.gone = (*self.gone, rank)
         if was_owing:
             self.owing -= 1
-        if self.forming and rank == source and self.co.alive:
+        if self.forming and rank == source and self.co.alive and not self.co.config.is_collective:
             self._retry(f"rank {rank}, which gave the initial state, is gone")
 
     def end_joiners(self, event: object) -> None:

@@ -6,6 +6,7 @@ run has and what the rank brought, so that the line on the rank's terminal is en
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError
@@ -16,11 +17,13 @@ from .schema import dataset_length
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
+    from .peer import Peer
 
 __all__ = ["PROTOCOL", "may_follow", "refusal", "refused_claim"]
 
 PROTOCOL = 1
 LITTLE_ENDIAN = 0
+LIBRARY = re.compile(r"torch \d+\.\d+")
 DEFAULT_MAX_RANKS = 4096
 """Seats of a run whose `max_ranks` is not set: a bound for a coordinator that somebody dials by mistake."""
 
@@ -80,7 +83,32 @@ def _identity(co: Coordinator, hello: Hello) -> Reject | None:
     if co.schema is not None and hello.schema_hash != co.schema_hash:
         return _no(RejectCode.SCHEMA, f"another model: {co.schema.first_difference(hello.schema)}")
     refused = refused_hello(co, hello)
-    return None if refused is None else _no(*refused)
+    return _collective(co, hello) if refused is None else _no(*refused)
+
+
+def _collective(co: Coordinator, hello: Hello) -> Reject | None:
+    """M-5: one communicator spans devices of one vendor only, and both its ends have to speak the same library."""
+    if not co.config.is_collective or not co.alive:
+        return None
+    first = co.peers[co.alive[0]]
+    if vendors(first) != vendors(hello):
+        return _no(RejectCode.VENDOR, f"rank {first.rank} has devices of {vendors(first)}, this rank of "
+                   f"{vendors(hello)}; no collective spans both: average by 'star'")  # fmt: skip
+    if library(first) != library(hello):
+        return _no(RejectCode.VENDOR, f"rank {first.rank} runs {library(first)}, this rank {library(hello)}; a "
+                   "collective needs the same on every rank: install the same version everywhere")  # fmt: skip
+    return None
+
+
+def vendors(rank: Hello | Peer) -> str:
+    """The makers of a rank's devices, by the first word of their names."""
+    return ", ".join(sorted({device.split(" ")[0] for device in rank.devices})) or "nobody"
+
+
+def library(rank: Hello | Peer) -> str:
+    """Major and minor version of the library that collectives run on, as the rank tells its runtime."""
+    found = LIBRARY.search(rank.runtime)
+    return rank.runtime if found is None else found.group()
 
 
 def _data(co: Coordinator, hello: Hello) -> Reject | None:

@@ -206,6 +206,62 @@ class Adopt:
 
 
 @value
+class MakeSessionId:
+    """Make the id of a communicator, then say `SessionIdMade` (M-30): opaque bytes that let the members find each
+    other, such as the address of a store. Served whatever the training process does (W-20)."""
+
+    session_id: int
+
+
+@value
+class BuildSession:
+    """Leave the communicator of before, if there is one, and enter this one (M-31): its id, the own place in it, its
+    size, and its members as (rank, incarnation), ascending. It is the first order of a collective, because all members
+    have to take part; what fails here is said with `CollectiveFailed`."""
+
+    session_id: int
+    uid: bytes
+    new_rank: int
+    new_world_size: int
+    members: tuple[tuple[int, int], ...]
+
+
+@value
+class ShareState:
+    """All members of the session take part: `source` gives its full state (R-20), who `adopts` takes it over, for the
+    others it passes by. It follows `BuildSession` (M-6, M-31)."""
+
+    session_id: int
+    source: int
+    adopts: bool
+
+
+@value
+class RunCollective:
+    """Average in place with all members of the session, as R-13 says, then say `CollectiveDone` or `CollectiveFailed`.
+
+    `steps` is the own contribution, 0 of who only observes. Parameters and buffers are copied to scratch first; a call
+    that fails puts them back before it says so, so that it can be repeated (R-15). `restore` says that an earlier call
+    of this cycle succeeded here and not everywhere: what it changed, outer state included, is put back from its scratch
+    before this one begins (W-14). Scratch is kept until the next cycle's call."""
+
+    cycle: int
+    attempt: int
+    session_id: int
+    steps: int
+    observer: bool
+    restore: bool
+
+
+@value
+class AbortCollective:
+    """Free whoever is inside, or about to enter, a call of this session; it ends with `CollectiveFailed` (R-15). It is
+    carried out at once, beside the training process, and before device memory is touched (W-20, W-24)."""
+
+    session_id: int
+
+
+@value
 class Train:
     """Train this plan from its start."""
 

@@ -218,6 +218,44 @@ class ConsensusStaged:
 
 
 @value
+class SessionIdMade:
+    """The id that `MakeSessionId` asked for exists (M-30)."""
+
+    session_id: int
+    uid: bytes
+
+
+@value(kw_only=True)
+class CollectiveDone:
+    """The call of this cycle and attempt succeeded here: the average is in the live parameters (R-13).
+
+    `total_steps` is the third total of the call, the steps of all whose values were finite; 0 says that all skipped it
+    and nothing has changed. `refusal` says that the own values were not, so that the own steps are not in it.
+    `divergence`, `pre_norm` and `post_norm` are the triple of R-16. `state_complete`: who observed holds the parts of
+    the state too that no average carries (M-25)."""
+
+    cycle: int
+    attempt: int
+    total_steps: int
+    refusal: Refusal | None = None
+    divergence: float | None = None
+    pre_norm: float | None = None
+    post_norm: float | None = None
+    state_complete: bool = True
+
+
+@value
+class CollectiveFailed:
+    """The call of this cycle and attempt ended without an average, or was aborted; parameters and buffers are what they
+    were before it (R-15). Not `retryable`: this rank cannot average at all (R-18)."""
+
+    cycle: int
+    attempt: int
+    cause: str
+    retryable: bool = True
+
+
+@value
 class RoundBroken:
     """The averager client of this rank could not finish a round (R-18)."""
 
@@ -265,5 +303,6 @@ CoordinatorEvent = (
 )  # fmt: skip
 WorkerEvent = (
     Tick | Received | LinkUp | LinkLost | LaneClosed | StepDone | ChunkDone | DrainPoint | SnapshotTaken
-    | ConsensusStaged | RoundBroken | ActionDone | TrainingFailed | LeaveRequested | Wish
+    | ConsensusStaged | RoundBroken | SessionIdMade | CollectiveDone | CollectiveFailed | ActionDone | TrainingFailed
+    | LeaveRequested | Wish
 )  # fmt: skip

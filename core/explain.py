@@ -44,7 +44,7 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     """Reasons for one rank, or for all that is not moving."""
     if co.run.phase == RunPhase.FORMING:
         missing = [reason for r in co.alive if co.peers[r].detached for reason in _of_rank(co, co.peers[r])]
-        return [_forming(co), *missing]
+        return [_forming(co), *_renewing(co), *missing]
     if co.run.phase == RunPhase.FINAL_EVAL:
         return [_busy(co, duty) for duty in co.actions.duties if duty.role != EPOCH]
     if co.run.phase == RunPhase.SHUTTING_DOWN:
@@ -54,6 +54,7 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
         return [_reason("E26", None, f"the run is over: {co.run.text}", "C-25", co.now, None, ())]
     ranks = co.alive if rank is None else [r for r in co.alive if r == rank]
     reasons = [reason for r in ranks for reason in _of_rank(co, co.peers[r])]
+    reasons += _renewing(co)
     if co.run.below_min_since is not None:
         what = f"too few ranks: {co.alive_count} of {co.config.min_ranks}; others may join"
         reasons.append(_reason("E23", None, what, "M-21", co.run.below_min_since, co.run.rejoin_deadline, ()))
@@ -69,6 +70,18 @@ def _forming(co: Coordinator) -> Reason:
     what = f"forming: {co.alive_count} ranks here, {config.target_ranks or config.min_ranks} wanted"
     until = run.opened_at + config.scaled(config.join_timeout_s)
     return _reason("E19", None, what, "M-4", run.opened_at, until, ())
+
+
+def _renewing(co: Coordinator) -> list[Reason]:
+    """E20: nobody averages before the session is there (M-30)."""
+    renewal = co.sessions.renewal
+    if renewal is None:
+        return []
+    rank = renewal.generator[0]
+    what = f"makes the id of session {renewal.session_id}"
+    if renewal.tried:
+        what += f"; asked before: {', '.join(map(str, renewal.tried))}"
+    return [_reason("E20", rank, what, "M-30", renewal.since, co.sessions.deadline, (rank,))]
 
 
 def _busy(co: Coordinator, duty: Duty) -> Reason:
@@ -155,6 +168,10 @@ def _in_cycle(co: Coordinator, peer: Peer) -> Reason | None:
         escalated = _escalated(co, peer)
         if escalated is not None:
             return escalated
+        if co.config.is_collective:
+            others = tuple(r for r in living if not co.peers[r].acked)
+            return _reason("E13", rank, f"is in the collective of cycle {cycle.number} or on its way there", "R-13",
+                           cycle.armed_at, ceiling, others)  # fmt: skip
         if peer.shipped is None:
             return _reason("E09", rank, "owes its snapshot", "M-10", cycle.armed_at, ceiling, (rank,))
         if cycle.reduced is None:

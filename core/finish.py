@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from . import in_place
 from . import messages as m
 from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 from .effects import Alert, CloseRound, Emit
@@ -73,6 +74,8 @@ def finish_formation(cycle: Cycle) -> None:
 
 def _accepted(cycle: Cycle) -> tuple[dict[int, int], dict[int, m.Refusal], bool]:
     """C-15.1: merged steps of each member, who was refused and why, and whether there is a consensus at all."""
+    if cycle.co.config.is_collective:
+        return in_place.accepted(cycle)
     reduced = cycle.reduced
     if reduced is None:
         return dict.fromkeys(cycle.members, 0), {}, False
@@ -242,16 +245,17 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
 
 
 def _promote(cycle: Cycle) -> None:
-    """C-15.6: an observer that holds this consensus whole becomes a voter (M-25); the others have missed one (M-26)."""
+    """C-15.6: an observer that holds this consensus whole becomes a voter (M-25); the others have missed one (M-26). Of
+    a cycle without a consensus an observer inside a collective has nothing that the voters have."""
     co = cycle.co
     for rank in cycle.observers:
         peer = co.peers[rank]
         if not cycle.takes_part(rank):
             continue
-        if peer.acked:
-            co.promote(peer)
-        else:
+        if not peer.acked:
             peer.missed += 1
+        elif peer.outcome != m.Outcome.UNREALIZED:
+            co.promote(peer)
 
 
 def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal], realized: bool) -> None:

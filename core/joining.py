@@ -102,6 +102,8 @@ class Joins:
         co = self.co
         if co.run.phase != RunPhase.TRAINING or co.save_issued or co.schema is None or not co.schema.static():
             return
+        if co.config.is_collective:
+            return  # the whole state moves in the session of the newcomer (M-31)
         for rank in co.alive:
             peer = co.peers[rank]
             if peer.phase == PeerPhase.JOINING and peer.attached and not self._served(rank):

@@ -10,6 +10,7 @@ something, asks again, or takes a rank out of the gates; it ends nobody (I31).
 - `snapshot`: from the request to SnapshotReady. The one batch a rank still finishes is evidence, once.
 - `upload`: until its contribution is complete. Moving bytes are evidence. What comes then is the averager's debt.
 - `ack`: from RoundReduced to SyncAck.
+- `collective`: from SyncNow to SyncAck, where ranks average in place; all of them owe as long as one is missing.
 - `step`: between two steps, from the moment on in which another voter waits for this rank.
 
 The clocks of a rank stand still while it evaluates or is in the checkpoint or epoch callback, for the role limit at
@@ -51,6 +52,7 @@ class Stage(IntEnum):
     UPLOAD = 1
     ACK = 2
     STEP = 3
+    COLLECTIVE = 4
 
 
 @state
@@ -70,10 +72,10 @@ class Climb:
     nudges: int = 0
     durations: tuple[deque[float], ...] = attrs.field(factory=lambda: tuple(deque() for _ in Stage))
 
-    def begin(self, now: float) -> None:
+    def begin(self, stage: Stage, now: float) -> None:
         """A cycle was armed: its first request is out, and nothing was said about it yet."""
         self.suspected = ()
-        self.enter(Stage.SNAPSHOT, now)
+        self.enter(stage, now)
 
     def enter(self, stage: Stage | None, now: float) -> None:
         """The next stage begins; None when the rank owes nothing."""

@@ -12,7 +12,7 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
-from . import attachment, recovery
+from . import attachment, in_place, recovery
 from . import messages as m
 from .door import may_follow, refusal, refused_claim
 from .effects import Admit, Alert, CloseLink, Emit, Refuse, RemoveFromRound, SendFenced
@@ -62,7 +62,8 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     hello = event.hello
     co.config = co.config.resolved(hello.wishes)
     co.schema, co.schema_hash, co.dataset = hello.schema, hello.schema_hash, hello.dataset_signature
-    peer = Peer(co, *_seat(co, hello), host=hello.host, callbacks=hello.callbacks)
+    peer = Peer(co, *_seat(co, hello), host=hello.host, devices=hello.devices, runtime=hello.runtime,
+                callbacks=hello.callbacks)  # fmt: skip
     rank = peer.rank
     peer.link, peer.born = event.link, co.generation
     peer.last_seen = peer.last_progress = co.now
@@ -207,6 +208,8 @@ def _too_few(co: Coordinator) -> Sentence | None:
         return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} ranks died, max_failure is {limit}")
     if not co.voters and not co.joins.reseating:
         return Sentence(m.SaveReason.ALL_RANKS_LOST, "no rank is left to go on with")
+    if co.config.is_collective and not co.config.elastic and co.alive_count < 2:
+        return Sentence(m.SaveReason.SINGLE_SURVIVOR, "one rank is left of a collective that nobody can join")
     if _has_waited_below_min(co):
         text = f"{co.alive_count} ranks are left, min_ranks is {co.config.min_ranks}"
         return Sentence(m.SaveReason.SINGLE_SURVIVOR, text)
@@ -255,9 +258,9 @@ def withdraw(co: Coordinator, peer: Peer) -> None:
     co.voters = [r for r in co.voters if r != rank]
     if cycle.pending and cycle.takes_part(rank):
         co.emit(RemoveFromRound(cycle.key, rank))
-        reduced = cycle.reduced
-        known_out = reduced is not None and rank not in reduced.accepted
-        if peer.shipped and not known_out:
+        if co.config.is_collective:
+            in_place.set_aside(cycle, peer)
+        elif peer.shipped and (cycle.reduced is None or rank in cycle.reduced.accepted):
             co.book.into_limbo(rank, peer.shipped)
         cycle.member_gone(rank, owing)
     returned = co.book.forfeit(rank)

@@ -93,6 +93,8 @@ class Peer(Attachment):
     """See the module. `satisfied` and `quota` are the gate's view of this rank (G-1), kept by the desk."""
 
     host: str = ""
+    devices: tuple[str, ...] = ()
+    runtime: str = ""
     last_seen: float = 0.0
     last_progress: float = 0.0
     progress_kind: str = "hello"
@@ -110,6 +112,7 @@ class Peer(Attachment):
     acked: bool = True
     shipped: int | None = None
     outcome: m.Outcome | None = None
+    refusal: m.Refusal | None = None
     divergence: float | None = None
     pre_norm: float | None = None
     post_norm: float | None = None
@@ -215,6 +218,15 @@ class Peer(Attachment):
         self._progress("EpochFnElapsed")
         self.co.actions.epoch_called(self, event)
 
+    def makes_session(self, event: m.SessionIdGenerated) -> bool:
+        """It is the generator of the pending session, and this is the first answer (M-31)."""
+        return self.co.sessions.awaits(event)
+
+    def note_session(self, event: m.SessionIdGenerated) -> None:
+        """M-31: NewSession follows in step 5 of this pass. It is no progress: a helper answers, whatever the training
+        thread does (M-2)."""
+        self.co.sessions.answered(event)
+
     def forward_sample(self, event: m.ResourceSample) -> None:
         """Decides nothing (O-5)."""
         self.co.emit(Emit("Custom", {"rank": self.rank, "sample": event.sample}))
@@ -295,13 +307,13 @@ class Peer(Attachment):
     def open_slots(self) -> None:
         """C-11.3: nothing of the last cycle is left."""
         self.snapshot_steps = self.last_step_count
-        self.climb.begin(self.co.now)
+        self.climb.begin(self.co.cycle.first_stage, self.co.now)
         self.clear_evidence()
 
     def clear_evidence(self) -> None:
         """A new attempt starts from nothing (C-39)."""
         self.acked = False
-        self.shipped = self.outcome = self.divergence = self.pre_norm = self.post_norm = None
+        self.shipped = self.outcome = self.refusal = self.divergence = self.pre_norm = self.post_norm = None
         self.digest = self.upload_ms = self.sync_lag_ms = None
         self.bytes_in = 0
 

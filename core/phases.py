@@ -1,7 +1,6 @@
 """The phases of the four flat machines (protocol sections 4.3, 5 and 11.1).
 
-Their numbers travel in `Beacon` and stand in snapshots, so they never change; gaps belong to features that come later
-(InCollective of a worker).
+Their numbers travel in `Beacon` and stand in snapshots, so they never change.
 """
 
 from __future__ import annotations
@@ -46,5 +45,6 @@ class WorkerPhase(IntEnum):
     WAITING = 1
     TRAINING = 2
     THROTTLED = 3
+    IN_COLLECTIVE = 4
     DRAINING = 5
     STOPPED = 6

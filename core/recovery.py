@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from . import attachment
 from . import messages as m
 from .effects import Alert, Emit, Finish, Invoke
 from .phases import RunPhase
@@ -58,6 +59,7 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
         return machine
     machine.fire_cycle("Restarted")
     machine.actions.restarted()
+    machine.sessions.restarted()
     machine.returned = machine.urgent = True
     machine.deadline = now  # the first Tick is due at once
     return machine
@@ -100,7 +102,8 @@ def _rebase(co: Coordinator, now: float) -> None:
 
 def overtaken(co: Coordinator, claim: m.ResumeClaim) -> bool:
     """Whether a claim shows that the end of the journal was lost: an average that this coordinator does not know."""
-    return co.run.phase == RunPhase.TRAINING and not co.save_issued and claim.version > co.cycle.version
+    ahead = claim.version > co.cycle.version and not attachment.adopted_early(co, claim)
+    return co.run.phase == RunPhase.TRAINING and not co.save_issued and ahead
 
 
 def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:

@@ -6,6 +6,11 @@ that was asked; nothing else does, least of all steps or time (I2). Stalled is t
 A link that broke in the middle of an upload or a scatter has torn the attempt: the two ends of a lane that is gone
 cannot agree on what of it arrived, and nobody needs them to, since every rank retains its copy (M-42, W-10). After a
 restart the cycle that was pending goes on as attempt 0 of the new generation, once the averager can take it (M-43).
+
+Both flavours run on these rows. Where ranks average in place (C-19) an ack is the only evidence there is: it says what
+was shipped too, so it has to agree with the book. A round that failed, or a member that died, cannot be repeated by
+asking again: a communicator is done for when one of its members is, so the next attempt begins with the next session
+(`renew`, C-38, sessions.py). A coordinator that was started again does not touch a call, which is among the ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ __all__ = ["CYCLE"]
 _ID, _PE, _SL = CyclePhase.IDLE, CyclePhase.PENDING, CyclePhase.STALLED
 
 _CYCLE_ROWS = (
-    Row(_ID, "Judge", _PE, ("fires",), ("arm",), rule="C-30 G-1 G-10"),
+    Row(_ID, "Judge", _PE, ("fires",), ("arm",), rule="C-30 C-31 G-1 G-10"),
     Row(_ID, "Judge", SAME, kind=Kind.IGNORE, rule="G-1"),
     Row(_PE, "Judge", SAME, ("can_open",), ("open_again",), rule="M-43 M-44"),
     Row(_PE, "Judge", SAME, ("gate_complete", "digest_split"), ("settle_digests",), rule="C-18"),
@@ -26,10 +31,15 @@ _CYCLE_ROWS = (
     Row(_PE, "Judge", SAME, kind=Kind.IGNORE, rule="C-12"),
     Row(_PE, "SyncAck", SAME, ("!round_current",), kind=Kind.FENCED, rule="C-35"),
     Row(_PE, "SyncAck", SAME, ("!owes_ack",), kind=Kind.FENCED, rule="C-6", note="counts once, of a participant"),
-    Row(_PE, "SyncAck", SAME, ("!founded",), kind=Kind.VIOLATION, rule="N-3 R-2", note="before there is a consensus"),
+    Row(_PE, "SyncAck", SAME, ("in_place", "!came_out"), kind=Kind.REFUSED, rule="C-6", note="no call came before it"),
+    Row(_PE, "SyncAck", SAME, ("in_place", "!books_agree"), ("books_differ",), kind=Kind.VIOLATION, rule="C-6 W-14",
+        note="books differ"),
+    Row(_PE, "SyncAck", SAME, ("!in_place", "!founded"), kind=Kind.VIOLATION, rule="N-3 R-2",
+        note="before there is a consensus"),
     Row(_PE, "SyncAck", SAME, ("lacks_state",), kind=Kind.IGNORE, rule="M-25", note="the static part is on its way"),
     Row(_PE, "SyncAck", SAME, (), ("record_ack",), rule="C-32 C-6"),
     Row(_ID, "SyncAck", SAME, kind=Kind.FENCED, rule="C-43"),
+    Row(_PE, "SnapshotReady", SAME, ("in_place",), kind=Kind.VIOLATION, rule="C-19", note="nobody asks for a copy"),
     Row(_PE, "SnapshotReady", SAME, ("!round_current",), kind=Kind.FENCED, rule="C-35"),
     Row(_PE, "SnapshotReady", SAME, ("!asked",), kind=Kind.FENCED, rule="C-7", note="it was not asked"),
     Row(_PE, "SnapshotReady", SAME, ("already_shipped",), kind=Kind.IGNORE, rule="C-7", note="a repeat is no evidence"),
@@ -43,17 +53,21 @@ _CYCLE_ROWS = (
     Row((_ID, _PE), "RoundProgress", SAME, kind=Kind.FENCED, rule="R-1"),
     Row(_PE, "RoundAborted", SAME, ("!round_current",), kind=Kind.FENCED, rule="R-1"),
     Row(_PE, "RoundAborted", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
+    Row(_PE, "RoundAborted", SAME, ("in_place",), ("renew",), rule="C-38 R-18"),
     Row(_PE, "RoundAborted", SAME, (), ("try_again",), rule="C-39 R-18"),
     Row(_ID, "RoundAborted", SAME, kind=Kind.FENCED, rule="R-1"),
     Row((_ID, _PE), "RoundFailed", SAME, ("!retryable",), ("expel",), rule="R-18"),
     Row(_PE, "RoundFailed", SAME, ("!round_current",), kind=Kind.FENCED, rule="R-1"),
     Row(_PE, "RoundFailed", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
+    Row(_PE, "RoundFailed", SAME, ("in_place",), ("renew",), rule="C-38 R-18"),
     Row(_PE, "RoundFailed", SAME, (), ("try_again",), rule="C-39 R-18"),
     Row(_ID, "RoundFailed", SAME, kind=Kind.FENCED, rule="R-1"),
     Row(_PE, "Back", SAME, ("!torn",), kind=Kind.IGNORE, rule="M-42", note="its part is done, or not begun"),
     Row(_PE, "Back", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
     Row(_PE, "Back", SAME, (), ("try_again",), rule="M-42 R-18"),
     Row(_ID, "Back", SAME, kind=Kind.IGNORE, rule="M-42"),
+    Row(_PE, "Restarted", SAME, ("in_place",), kind=Kind.IGNORE, rule="M-43",
+        note="a call is among the ranks, and goes on; what they say of it is kept for their return"),
     Row(_PE, "Restarted", SAME, (), ("put_off",), rule="M-43"),
     Row(_ID, "Restarted", SAME, kind=Kind.IGNORE, rule="M-43"),
     Row(_PE, "Overtaken", _ID, (), ("abort",), rule="M-45", note="its average has happened, and is not in the books"),

@@ -9,6 +9,8 @@ A link is not a life. While it is down every state goes on as it is, up to the p
 What answers a Hello is served on arrival: the same life goes on, or a new one begins in Joining, or there is none.
 What an earlier life of the coordinator said about a round is fenced, since no such round exists any more (M-43).
 
+What a rank does in a collective, and about communicator sessions, is in `table_worker_collective.py`.
+
 StepDone and ChunkDone come from the training process, which is inside a step while the phase is Training and takes
 orders only where it says so. They are legal nowhere else, except after a stop, or the end of a life, that overtook
 the step.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from .engine import ANY, SAME, Kind, Row, Table
 from .phases import WorkerPhase
+from .table_worker_collective import COLLECTIVE_EVENTS, COLLECTIVE_ROWS
 
 __all__ = ["WORKER"]
 
@@ -86,10 +89,6 @@ _NOTICES = (
     Row(_UP, "StageAdvisory", SAME, (), ("prefetch",), rule="W-25"),
     Row(_UP, "DeclareDead", SAME, (), ("bury",), rule="W-20"),
     Row(_UP, "Beacon", SAME, (), (), rule="W-22", note="liveness only: any valid frame counts"),
-    Row((_J, _W, _T, _P), "SyncNow", SAME, (), ("lacks_collective",), rule="R-18", note="no collective averager yet"),
-    Row(_D, "SyncNow", SAME, kind=Kind.IGNORE, rule="W-23"),
-    Row(_UP, "RequestSessionId", SAME, (), ("lacks_session",), rule="W-20"),
-    Row(_UP, "NewSession", SAME, (), ("lacks_session",), rule="W-20"),
     Row(_UP, "RequestState", SAME, ("comes_from_before",), kind=Kind.FENCED, rule="N-6 M-43"),
     Row((_W, _T, _P), "RequestState", SAME, (), ("give_state",), rule="M-24 M-44"),
     Row(_J, "RequestState", SAME, ("for_averager",), ("give_state",), rule="M-45", note="it holds one all the same"),
@@ -210,8 +209,8 @@ WORKER = Table(
     initial=_J,
     events=(
         *_CONTROL_NAMES, "StepDone", "ChunkDone", "DrainPoint", "SnapshotTaken", "ConsensusStaged", "RoundBroken",
-        "ActionDone", "TrainingFailed", "LeaveRequested", "GraceOver", "Wish",
+        "ActionDone", "TrainingFailed", "LeaveRequested", "GraceOver", "Wish", *COLLECTIVE_EVENTS,
     ),
-    rows=(*_REQUEST, *_UPDATE, *_PLANS, *_NOTICES, *_TARGETED, *_TRAINING, *_ENDS, *_AFTER),
+    rows=(*_REQUEST, *_UPDATE, *_PLANS, *_NOTICES, *COLLECTIVE_ROWS, *_TARGETED, *_TRAINING, *_ENDS, *_AFTER),
     final=(_S,),
 )

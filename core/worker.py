@@ -3,8 +3,8 @@
 It decides nothing about the cohort: it obeys, reports and keeps its books. Two callers feed it. The training process
 says `StepDone`, `ChunkDone`, `SnapshotTaken` and, wherever it can take orders, `DrainPoint`; the driver says
 `Received`, `LinkLost` and `Tick`. Control messages wait in an inbox until a drain point while the training process is
-inside a step (W-3), and are served on arrival in every other state; the few kinds of W-20 are always served on
-arrival.
+inside a step or a collective (W-3), and are served on arrival in every other state; the few kinds of W-20 are always
+served on arrival.
 
 What a message does in a state is the `WORKER` table in `table_worker.py`; the guards and effects its rows name are the
 methods below. Effects run before the phase flips.
@@ -27,7 +27,7 @@ from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
 from .tables import engine_for
 from .values import state
-from .worker_link import WorkerLink
+from .worker_collective import WorkerCollective
 
 __all__ = ["Worker", "WorkerSettings"]
 
@@ -54,6 +54,9 @@ class WorkerSettings:
     reconnect_window_s: float = 0.0
     leave_grace_s: float = 30.0
     drain_s: float = 60.0
+    session_wait_s: float = 60.0
+    min_ranks: int = 1
+    collective: bool = False
     on_lost: str = "save"
     save_path: str | None = None
     callbacks: tuple[str, ...] = ()
@@ -67,13 +70,14 @@ class WorkerSettings:
             policy=c["policy"], batch_size=c["batch_size"], heartbeat_s=c["heartbeat_s"],
             staleness_s=c["staleness_s"], reconnect_window_s=c["reconnect_window_s"],
             leave_grace_s=c["leave_grace_s"],
-            drain_s=c["save_limit_s"] + c["exit_grace_s"], on_lost=c["on_lost"], save_path=c["save_path"],
-            callbacks=callbacks,
+            drain_s=c["save_limit_s"] + c["exit_grace_s"], session_wait_s=c["session_wait_s"],
+            min_ranks=c["min_ranks"], collective=c["averager"] == "collective", on_lost=c["on_lost"],
+            save_path=c["save_path"], callbacks=callbacks,
         )  # fmt: skip
 
 
 @state
-class Worker(WorkerLink):
+class Worker(WorkerCollective):
     """One incarnation's worker machine. `handle` is the only mutation entry, `take_ready` moves the effects out."""
 
     inbox: deque[m.Control] = attrs.field(factory=deque)
@@ -124,8 +128,8 @@ class Worker(WorkerLink):
         """The monotonic second at which a `Tick` is due, or None when nothing is timed."""
         if self.phase == WorkerPhase.STOPPED:
             return None
-        due = self.link_due()
-        return due if self.drain_until is None else min(due, self.drain_until)
+        due = (self.link_due(), self.drain_until, self.session_deadline)
+        return min(instant for instant in due if instant is not None)
 
     def snapshot(self) -> tuple[Any, ...]:
         """The whole state as one plain, versioned, hashable value: equal iff the states are; see `snapshots.py`."""
@@ -147,6 +151,7 @@ class Worker(WorkerLink):
             WorkerPhase.JOINING: "joining: waits for the consensus of its first cycle (M-23)",
             WorkerPhase.WAITING: "waits for a plan: the coordinator holds it (D-5) or the epoch is over (D-4)",
             WorkerPhase.THROTTLED: f"parked until cycle {self.throttle} ends (W-17)",
+            WorkerPhase.IN_COLLECTIVE: "in the collective of a cycle, or entering its session (R-13)",
             WorkerPhase.DRAINING: "leaving: serves until shutdown or end of lane (W-23)",
         }
         link = () if self.linked else (f"has no link: tried {self.tries} times to find the coordinator (W-21)",)
@@ -171,11 +176,18 @@ class Worker(WorkerLink):
         if not isinstance(message, m.Control):
             self._fail(f"a {type(message).__name__} is nothing a welcomed rank can be sent")
             return
-        self.inbox.append(message)
+        if self.phase == WorkerPhase.IN_COLLECTIVE:
+            self._fire(type(message).__name__, message)  # only what means stop gets through, the rest joins the inbox
+        else:
+            self.inbox.append(message)
         if len(self.inbox) > INBOX_LIMIT:
             self._fail(f"{INBOX_LIMIT} control messages wait for a drain point")
         elif self.phase != WorkerPhase.TRAINING:
             self._drain()
+
+    def keep(self, event: m.Control) -> None:
+        """A rank inside a collective reads no lane (section 5, X)."""
+        self.inbox.append(event)
 
     def _admissible(self, message: m.Control) -> bool:
         """The stamp and the lane number (N-6, N-2): another run or a hole ends the session, a stale one is fenced. What
@@ -207,8 +219,8 @@ class Worker(WorkerLink):
             self._drain()
 
     def _drain(self) -> None:
-        """Serve what waits, in order (W-3); the first message that means stop ends it."""
-        while self.inbox and self.phase != WorkerPhase.STOPPED:
+        """Serve what waits, in order (W-3); the first message that means stop ends it, or leads into a collective."""
+        while self.inbox and self.phase not in (WorkerPhase.STOPPED, WorkerPhase.IN_COLLECTIVE):
             message = self.inbox.popleft()
             self._fire(type(message).__name__, message)
             self.control_handled = message.control_seq
@@ -239,6 +251,8 @@ class Worker(WorkerLink):
             self._fire(due, None)
         elif self.drain_until is not None and now >= self.drain_until:
             self._fire("GraceOver", None)
+        elif self.session_deadline is not None and now >= self.session_deadline:
+            self._fire("SessionOverdue", None)
 
 
 def stop_error(stop: Stop) -> PacelineError | None:

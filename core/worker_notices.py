@@ -71,20 +71,16 @@ class WorkerNotices:
         def report(self, kind: type[m.Report], /, **fields: Any) -> None: ...
 
     @property
+    def version_to_save(self) -> int:
+        """The version under which what this rank holds is saved."""
+        return self.version
+
+    @property
     def position(self) -> int:
         """The schedule position of the next step (W-8): merged steps of the cohort plus own steps since."""
         return self.global_step + self.steps_since_avg
 
     # --- the rest of the control messages ------------------------------------------------------------------------
-
-    def lacks_collective(self, event: m.SyncNow) -> None:
-        """A rank that cannot average must go, not park (R-18): say so, not retryable."""
-        self.report(m.RoundFailed, cycle=event.cycle, attempt=event.attempt, round=m.RoundKind.PARAMS,
-                    cause="this rank has no collective averager", retryable=False)  # fmt: skip
-
-    def lacks_session(self, event: Any) -> None:
-        """Loud and harmless: without a collective averager there is no communicator to renew."""
-        self.outbox.append(Publish("session_refused", {"session": event.session_id, "why": "no collective averager"}))
 
     def for_averager(self, event: m.RequestState) -> bool:
         """What is asked for is the consensus that was adopted last (M-44)."""
@@ -140,7 +136,8 @@ class WorkerNotices:
         self.saves_open += 1
         self.drain_until = self.last_now + self.settings.drain_s
         self._let_go()
-        self.outbox.append(Save(event.decision_id, self.version, event.stem, event.saver == self.settings.rank))
+        mine = event.saver == self.settings.rank
+        self.outbox.append(Save(event.decision_id, self.version_to_save, event.stem, mine))
 
     def saved(self, event: ActionDone) -> None:
         """Report what became of the save; an error never blocks the exit (W-19)."""
@@ -198,8 +195,8 @@ class WorkerNotices:
         """W-21: under the rank's own name, never over the shared file."""
         self._let_go()
         if self.settings.on_lost == "save" and self.settings.save_path is not None:
-            stem = f"{self.settings.save_path}/lost.rank{self.settings.rank}.v{self.version}"
-            self.outbox.append(Save(0, self.version, stem, True))
+            stem = f"{self.settings.save_path}/lost.rank{self.settings.rank}.v{self.version_to_save}"
+            self.outbox.append(Save(0, self.version_to_save, stem, True))
 
     def is_foreign(self, event: m.Fenced) -> bool:
         """It names another life than the own one; else it is ignored (W-21)."""

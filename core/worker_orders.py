@@ -218,13 +218,18 @@ class WorkerOrders(WorkerActions):
         return event.cycle <= self.committed
 
     def update_unfounded(self, event: m.Update) -> bool:
-        """No staged consensus of this cycle and attempt, or another count of merged steps (W-12)."""
+        """No consensus of this cycle and attempt, or another count of merged steps (W-12)."""
         if event.outcome == m.Outcome.UNREALIZED:
             return False
+        steps = self.adopted_steps(event)
+        return steps is None or (event.outcome == m.Outcome.MERGED and event.merged_steps != steps)
+
+    def adopted_steps(self, event: m.Update) -> int | None:
+        """Steps of this rank in the consensus that the Update is about; None if the rank does not have it."""
         staged = self.staged
         if staged is None or (staged.cycle, staged.attempt) != (event.cycle, event.attempt):
-            return True
-        return event.outcome == m.Outcome.MERGED and event.merged_steps != self.shipped
+            return None
+        return self.shipped
 
     def has_plan_after(self, event: m.Update) -> bool:
         """Whether a plan is in hand and stays there, or comes with the Update."""
@@ -240,6 +245,15 @@ class WorkerOrders(WorkerActions):
 
     def commit(self, event: m.Update) -> None:
         """W-12, one act: adopt, lower the steps, take version and base, serve what is armed, store the plan."""
+        self.take_over(event)
+        self.version, self.global_step = event.version, event.global_step
+        self.cycle = self.committed = event.cycle
+        self.serve_adopted()
+        if event.next_plan is not None:
+            self._store(event.next_plan)
+
+    def take_over(self, event: m.Update) -> None:
+        """W-12.1 and 2: the staged consensus becomes the live parameters, and what was shipped is no longer owed."""
         how = "overwrite"
         if event.outcome == m.Outcome.UNREALIZED:
             how = "keep"
@@ -256,11 +270,10 @@ class WorkerOrders(WorkerActions):
             self.hand, self.mailbox, self.started = (), (), False
             self.outbox.append(AbandonPlan())
         self.shipped, self.staged, self.acked, self.in_mid_step = 0, None, False, False
-        self.version, self.global_step = event.version, event.global_step
-        self.cycle = self.committed = event.cycle
+
+    def serve_adopted(self) -> None:
+        """W-12.4: what waited for this consensus."""
         self.serve_armed()
-        if event.next_plan is not None:
-            self._store(event.next_plan)
 
     def release(self, event: m.Update) -> None:
         """Steps may be taken again (W-17)."""

@@ -110,11 +110,16 @@ def summary(name: str) -> str:
 
 
 def reasons(name: str) -> list[str]:
-    """The paragraphs of the docstring of a table's module, but for its first line."""
-    module = importlib.import_module(f"paceline.core.table_{name}")
-    paragraphs = (inspect.getdoc(module) or "").split("\n\n")[1:]
-    if not paragraphs:
-        raise SystemExit(f"core/table_{name}.py does not give its reasons in its docstring")
+    """The paragraphs of the docstring of a table's module, but for its first line; and of the module with the rows
+    of a flavour, if there is one."""
+    paragraphs: list[str] = []
+    for module in (f"table_{name}", f"table_{name}_collective"):
+        if importlib.util.find_spec(f"paceline.core.{module}") is None:
+            continue
+        given = (inspect.getdoc(importlib.import_module(f"paceline.core.{module}")) or "").split("\n\n")[1:]
+        if not given:
+            raise SystemExit(f"core/{module}.py does not give its reasons in its docstring")
+        paragraphs += given
     return [prose(paragraph) for paragraph in paragraphs]
 
 
@@ -220,6 +225,9 @@ def config_page() -> str:
 def knob_default(field: Any) -> str:
     if isinstance(field.default, bytes):
         return f"{len(field.default)} zero bytes"
+    if isinstance(field.default, type(attrs.Factory(dict))):
+        star, collective = (getattr(Config(averager=name), field.name) for name in ("star", "collective"))
+        return f"`{star!r}`, under `collective` `{collective!r}`"
     return "unset" if field.default is None else f"`{field.default!r}`"
 
 

@@ -27,6 +27,9 @@ from .pool import Pool, Range, Slice, Taken, batches_in, initial_spans, merge_ra
 
 __all__ = ["Book", "Covered", "InFlight"]
 
+NOT_REPORTED = -1
+"""The base cycle of batches in flight: nobody has said that they were trained."""
+
 
 @value
 class Covered:
@@ -250,19 +253,29 @@ class Book:
         self.limbo[rank] = self._split(held.trained, steps, rank)
         held.trained_batches -= steps
 
+    def all_into_limbo(self, rank: int) -> None:
+        """Set aside everything a dead rank held, when nobody knows how much of it was merged: what it is known to have
+        trained first, then the rest of its plans, in the order in which it would have (M-19)."""
+        held = self.ranks.pop(rank, None)
+        if held is not None:
+            flying = [
+                Trained(e.slice.epoch, e.slice.first + e.done, e.slice.count - e.done, NOT_REPORTED)
+                for e in held.plans if e.done < e.slice.count
+            ]  # fmt: skip
+            self.limbo[rank] = [*held.trained, *flying]
+
     def limbo_batches(self, rank: int) -> int:
         """Batches of a rank that wait for the end of the data round (M-19)."""
         return sum(run.count for run in self.limbo.get(rank, ()))
 
     def resolve_limbo(self, merged: Mapping[int, int]) -> list[Covered]:
-        """Limbo ends with the cycle: merged batches are covered, all others return (M-19)."""
+        """Limbo ends with the cycle: merged batches, the oldest, are covered, all others return (M-19)."""
         covered: list[Covered] = []
         for rank in sorted(self.limbo):
-            runs = self.limbo[rank]
-            if merged.get(rank):
-                covered += self._cover(rank, runs)
-            else:
-                self._return(runs, replayed=True)
+            runs = deque(self.limbo[rank])
+            covered += self._cover(rank, self._split(runs, merged.get(rank, 0), rank))
+            self.replayed += sum(run.count for run in runs if run.base_cycle != NOT_REPORTED)
+            self._return(runs, replayed=False)
         self.limbo.clear()
         return covered
 
@@ -272,7 +285,7 @@ class Book:
         if held is None:
             return 0
         rest = [
-            Trained(e.slice.epoch, e.slice.first + e.done, e.slice.count - e.done, -1)
+            Trained(e.slice.epoch, e.slice.first + e.done, e.slice.count - e.done, NOT_REPORTED)
             for e in held.plans if e.done < e.slice.count
         ]  # fmt: skip
         self.replayed += held.trained_batches

@@ -18,7 +18,11 @@ from paceline.core.errors import ConfigError
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"policy": "eager"}, "V-1"),
     ({"policy": "async", "averager": "collective"}, "G-11"),
-    ({"averager": "collective"}, "not in this version"),
+    ({"averager": "collective", "progressive": False}, "G-11"),
+    ({"averager": "collective", "digest": True}, "V-4"),
+    ({"averager": "collective", "max_batch_diff": 2}, "V-4"),
+    ({"averager": "collective", "laggards": "exclude"}, "V-4"),
+    ({"session_wait_s": 0.0}, "M-3"),
     ({"averager": "shared"}, "not in this version"),
     ({"averager": ""}, "V-1"),
     ({"policy": "async", "progressive": False}, "V-2"),
@@ -84,6 +88,16 @@ def test_a_bad_knob_is_named_with_its_rule(knobs: dict[str, Any], rule: str) -> 
     with pytest.raises(ConfigError) as caught:
         Config.from_knobs(knobs)
     assert rule in str(caught.value) and any(knob in str(caught.value) for knob in knobs)
+
+
+@pytest.mark.parametrize("policy", ["cadence", "sync"])
+def test_a_collective_has_defaults_of_its_own(policy: str) -> None:
+    """Section 15, G-11: one rank alone averages with nobody, and there are no bytes to hash before they are adopted."""
+    config = Config(averager="collective", policy=policy)
+
+    assert (config.min_ranks, config.digest, config.is_progressive) == (2, False, policy == "cadence")
+    assert (Config().min_ranks, Config().digest) == (1, True)
+    assert Config(averager="collective", min_ranks=1).min_ranks == 1
 
 
 @pytest.mark.parametrize("knob", sorted(LATER))

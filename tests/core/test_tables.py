@@ -28,6 +28,7 @@ from paceline.core.tables import CYCLE, PEER, RUN, TABLES, WORKER, engine_for, m
 
 from support.cohort import Cohort, Fault, hello
 from support.hand import Hand, pending
+from support.hand_collective import Joint, joint
 from support.rank import NEXT, PLAN, Rank
 from support.taken import counted
 
@@ -126,7 +127,14 @@ CYCLE_EVENTS: dict[str, list[Any]] = {
 RUN_EVENTS: dict[str, list[Any]] = {name: [None] for name in RUN.events}
 
 
-def _in_cycle(stage: int) -> Hand:
+def _in_cycle(stage: int | str) -> Hand:
+    if isinstance(stage, str):
+        hand = joint(2, num_epochs=1)
+        if stage == "acked":
+            hand.ack(1)
+        if stage == "renewing":
+            hand.failed(1)
+        return hand
     hand = pending(steps=3, num_epochs=1)
     if stage > 0:
         hand.ready(1)
@@ -164,18 +172,20 @@ def _awaiting() -> Hand:
     return hand
 
 
-@pytest.mark.parametrize("stage", range(5))
-def test_both_engines_decide_the_cycle_alike(stage: int) -> None:
+@pytest.mark.parametrize("stage", [*range(5), "inside", "acked", "renewing"])
+def test_both_engines_decide_the_cycle_alike(stage: int | str) -> None:
     """The compiled table is the reference, in every phase, for every event, down to the calls of guards."""
     observe = _after
     assert differences(CYCLE, lambda: _in_cycle(stage).co.cycle, CYCLE_EVENTS, observe=observe) == []
 
 
-@pytest.mark.parametrize("stage", ["stepping", "ended", "asked", "excluded"])
+@pytest.mark.parametrize("stage", ["stepping", "ended", "asked", "excluded", "generator"])
 def test_both_engines_decide_the_peer_alike(stage: str) -> None:
     """As above."""
 
     def make() -> Any:
+        if stage == "generator":
+            return Joint(2).co.peers[0]
         hand = Hand(2, callbacks=ROLES).form()
         hand.step(0, 3)
         if stage == "asked":
@@ -250,7 +260,42 @@ WORKER_EVENTS: dict[str, list[Any]] = {
     "ActionDone": [ev.ActionDone(kind, 1, 0, 1.0) for kind in ("save", "evaluate", "checkpoint", "epoch", "consensus")],
     "TrainingFailed": [ev.TrainingFailed("x")], "LeaveRequested": [ev.LeaveRequested()], "GraceOver": [None],
     "Wish": [ev.Wish(m.IntentKind.EVAL_NOW)],
+    "SessionIdMade": [ev.SessionIdMade(1, b"u")], "SessionOverdue": [None],
+    "CollectiveDone": [ev.CollectiveDone(cycle=1, attempt=a, total_steps=t) for a, t in ((0, 0), (0, 9), (1, 9))],
+    "CollectiveFailed": [ev.CollectiveFailed(1, a, "x", r) for a, r in ((0, True), (1, True), (0, False))],
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", ["inside", "departing", "superseded", "done", "failed"])
+def test_both_engines_decide_the_worker_of_a_collective_alike(stage: str) -> None:
+    """As above; every phase with the variables of a rank that is, or was, in a call."""
+
+    def make() -> Any:
+        rank = Rank(WorkerPhase.TRAINING, collective=True, callbacks=("checkpoint",))
+        rank.control(m.Checkpoint, decision_id=1, version=1, target_rank=1, cycle=1)
+        rank.sync(1)
+        if stage == "departing":
+            rank.feed(ev.LeaveRequested())
+        if stage == "superseded":
+            rank.session(2, cycle=1, attempt=1)
+        if stage == "done":
+            rank.done(1)
+        if stage == "failed":
+            rank.broke(1)
+        return rank.worker
+
+    def observe(worker: Any) -> object:
+        return (worker.take_ready(), worker.snapshot())
+
+    events = {**WORKER_EVENTS, "NewSession": [_new_session(n, c) for n, c in ((1, None), (3, None), (3, 1))],
+              "SyncNow": [m.SyncNow(**CONTROL, cycle=c, attempt=0, session_id=s, version=1, global_step=0)
+                          for c, s in ((0, 1), (1, 1), (2, 1), (2, 9))]}  # fmt: skip
+    assert differences(WORKER, make, events, observe=observe) == []
+
+
+def _new_session(number: int, cycle: int | None) -> m.NewSession:
+    return m.NewSession(**CONTROL, session_id=number, uid=b"u", new_rank=0, new_world_size=1, members=((1, 1),),
+                        state_from=m.NO_RANK, attempt=1, cycle=cycle)  # fmt: skip
 
 
 @pytest.mark.parametrize("stage", ["idle", "requested", "staged", "saving", "mailbox", "asked"])
@@ -360,6 +405,17 @@ def _bad_cycles() -> None:
     old.ack(0), old.ack(0)
 
 
+def _sessions() -> None:
+    """What ends a communicator, and acks that no obeying rank sends."""
+    for stage in ("inside", "acked", "renewing"):
+        for name, values in CYCLE_EVENTS.items():
+            for value in values:
+                hand = _in_cycle(stage)
+                hand.co.cycle_engine.fire(hand.co.cycle, name, value)
+    for fields in ({"step_count": 0}, {"total_steps": 1}):
+        joint(2).ack(0, **fields)
+
+
 def _bad_ends() -> None:
     """Runs that never form, ranks that do not leave, saves that take too long."""
     Hand(0, target_ranks=1).tick(602)
@@ -408,7 +464,7 @@ def _lost_links() -> None:
 def test_every_row_of_the_coordinators_tables_is_taken() -> None:
     """Architecture 8.1: a row that nothing takes is one that nobody has seen work."""
     with counted(("peer", "cycle", "run")) as taken:
-        for story in (_runs, _bad_reports, _bad_cycles, _bad_ends, _lost_links):
+        for story in (_runs, _bad_reports, _bad_cycles, _sessions, _bad_ends, _lost_links):
             story()
     missing = [(table.name, row.source, row.event, row.guards) for table in (PEER, CYCLE, RUN)
                for row in untaken(table, taken)]  # fmt: skip

@@ -18,6 +18,9 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 from paceline.core.timeline import undeclared
 
+NOT_AFTER_A_SAVE = (
+    m.RequestParams, m.SyncNow, m.StartEpoch, m.ExtendPartition, m.RequestSessionId, m.NewSession
+)  # fmt: skip
 Pick = tuple[int, int]
 """An epoch and the number of a batch in it."""
 
@@ -79,7 +82,7 @@ class Ghost:
 
     def begin(self, effects: list[Any]) -> None:
         """The effects of one event follow. Who comes or goes in them pins windows anew after plans were handed out."""
-        changes = ("Died", "Left", "SendFailed", "Excluded", "Promoted")
+        changes = ("Died", "Left", "SendFailed", "Excluded", "Promoted", "SessionNew")
         self.calm = not any(isinstance(e, fx.Emit) and e.name in changes for e in effects)
 
     # --- effects of the coordinator, one by one --------------------------------------------------------------------
@@ -132,7 +135,7 @@ class Ghost:
         message, life = effect.message, (effect.rank, effect.incarnation)
         assert life not in self.ended, f"N-11: {type(message).__name__} to rank {life}, which is gone"
         plan = getattr(message, "plan", None) or getattr(message, "next_plan", None)
-        if isinstance(message, (m.RequestParams, m.StartEpoch, m.ExtendPartition)) or plan is not None:
+        if isinstance(message, NOT_AFTER_A_SAVE) or plan is not None:
             assert not self.saves, f"I9: {message} after ShutdownWithSave"
         if isinstance(message, m.RequestParams):
             self.requested.add((message.cycle, message.attempt, effect.rank))

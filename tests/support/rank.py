@@ -11,6 +11,7 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.worker import Worker, WorkerSettings
 
 RUN = b"r" * 16
+MEMBERS = ((0, 1), (1, 1), (2, 1))
 PLAN = m.Plan(plan_id=7, epoch=0, offset=0, size=8)
 NEXT = m.Plan(plan_id=8, epoch=0, offset=8, size=8)
 
@@ -33,8 +34,10 @@ class Rank:
         if phase == WorkerPhase.JOINING:
             return
         self.cycle(0, observer=True, outcome=m.Outcome.OBSERVER)
-        if phase in (WorkerPhase.TRAINING, WorkerPhase.THROTTLED):
+        if phase in (WorkerPhase.TRAINING, WorkerPhase.THROTTLED, WorkerPhase.IN_COLLECTIVE):
             self.control(m.StartEpoch, cycle=0, plan=PLAN)
+        if phase == WorkerPhase.IN_COLLECTIVE:
+            self.sync(1)
         if phase == WorkerPhase.THROTTLED:
             self.control(m.Throttle, cycle=1, reason=m.ThrottleReason.BARRIER)
         elif phase == WorkerPhase.DRAINING:
@@ -92,9 +95,39 @@ class Rank:
         return self.control(m.Update, cycle=cycle, attempt=attempt, version=version, global_step=base, outcome=outcome,
                             merged_steps=steps if outcome == m.Outcome.MERGED else 0, next_plan=plan)  # fmt: skip
 
+    # --- the collective flavour --------------------------------------------------------------------------------------
+
+    def session(self, number: int = 1, cycle: int | None = None, attempt: int = 0,
+                members: tuple[tuple[int, int], ...] = MEMBERS, state_from: int = m.NO_RANK) -> list[Any]:  # fmt: skip
+        """NewSession; it is served without a drain point (W-20)."""
+        return self.control(
+            m.NewSession, serve=False, session_id=number, uid=b"u", new_rank=1, members=members,
+            new_world_size=len(members), state_from=state_from, cycle=cycle, attempt=attempt,
+        )  # fmt: skip
+
+    def sync(self, cycle: int, attempt: int = 0, session: int | None = None, base: int = 0) -> list[Any]:
+        """SyncNow, in the newest session."""
+        number = session if session is not None else self.worker.session and self.worker.session.session_id
+        return self.control(m.SyncNow, cycle=cycle, attempt=attempt, session_id=number or 0, version=cycle,
+                            global_step=base)  # fmt: skip
+
+    def done(self, cycle: int, total: int = 9, attempt: int = 0, refusal: m.Refusal | None = None) -> list[Any]:
+        """The call succeeded."""
+        return self.feed(ev.CollectiveDone(cycle=cycle, attempt=attempt, total_steps=total, refusal=refusal))
+
+    def broke(self, cycle: int, attempt: int = 0, retryable: bool = True) -> list[Any]:
+        """The call failed."""
+        return self.feed(ev.CollectiveFailed(cycle, attempt, "reset by peer", retryable))
+
     def cycle(self, cycle: int, *, observer: bool = False, outcome: m.Outcome = m.Outcome.MERGED,
               refusal: m.Refusal | None = None, **update: Any) -> list[Any]:  # fmt: skip
         """A whole cycle from request to Update."""
+        if self.worker.settings.collective:
+            if self.worker.session is None:
+                self.session()
+            self.sync(cycle)
+            self.done(cycle, 0 if observer else 9)
+            return self.update(cycle, outcome=outcome, merged=self.worker.call and self.worker.call.merged, **update)
         self.request(cycle, observer=observer)
         self.copied(cycle)
         self.staged(cycle, outcome=outcome, refusal=refusal)

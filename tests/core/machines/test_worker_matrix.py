@@ -1,7 +1,6 @@
 """Every message in every state of the worker, as the matrix of protocol section 5 has it, and every row of its table.
 
-A case says what the rank was like before, what came, which state it is in afterwards, and which orders it gave: the
-names of the orders, and of the reports behind `Reporting`.
+The collective flavour, with its column X, is in `test_worker_matrix_collective.py`.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ from typing import Any
 import attrs
 import pytest
 
-from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.engine import untaken
 from paceline.core.errors import LocalProtocolError
 from paceline.core.phases import WorkerPhase
+from paceline.core.table_worker_collective import COLLECTIVE_ROWS
 from paceline.core.tables import WORKER, engine_for
 
+from support.matrix import Case, each, names, run, say, seq, tell
 from support.rank import NEXT, PLAN, Rank
 from support.taken import counted
 
@@ -33,57 +33,9 @@ VIOLATED = ("Stop",)
 BYE = ("Exiting",)
 
 
-@attrs.frozen
-class Case:
-    """See the module. `before` brings the rank of that phase into a more special situation."""
-
-    phase: WorkerPhase
-    what: str
-    come: Callable[[Rank], list[Any]]
-    after: WorkerPhase
-    orders: tuple[str, ...] = ()
-    policy: str = "cadence"
-    before: Callable[[Rank], object] = lambda rank: None
-    settings: dict[str, Any] = attrs.field(factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.phase.name.lower()}-{self.what}".replace(" ", "_")
-
-
-def names(orders: list[Any]) -> tuple[str, ...]:
-    """What the rank did, in words."""
-    return tuple(type(o.report if isinstance(o, fx.Reporting) else o).__name__ for o in orders)
-
-
-def say(kind: type, **fields: Any) -> Callable[[Rank], list[Any]]:
-    """The coordinator sends a message."""
-    return lambda rank: rank.control(kind, **fields)
-
-
-def tell(event: Any) -> Callable[[Rank], list[Any]]:
-    """The training process or the driver says something."""
-    return lambda rank: rank.feed(event)
-
-
-def seq(*steps: Callable[[Rank], object]) -> Callable[[Rank], object]:
-    """One after the other."""
-
-    def run(rank: Rank) -> None:
-        for step in steps:
-            step(rank)
-
-    return run
-
-
 def shipped(cycle: int = 1) -> Callable[[Rank], object]:
     """The rank has the consensus of a cycle staged."""
     return seq(lambda r: r.request(cycle), lambda r: r.copied(cycle), lambda r: r.staged(cycle))
-
-
-def each(phases: tuple[WorkerPhase, ...], what: str, come: Callable[[Rank], list[Any]], orders: tuple[str, ...] = (),
-         after: WorkerPhase | None = None, **more: Any) -> list[Case]:  # fmt: skip
-    """The same case in several phases; without `after` the phase stays."""
-    return [Case(p, what, come, p if after is None else after, orders, **more) for p in phases]
 
 
 REQUEST = say(m.RequestParams, cycle=1, attempt=0, observer=False)
@@ -375,13 +327,6 @@ CASES: list[Case] = [
 ]
 
 
-def run(case: Case) -> tuple[Rank, list[Any]]:
-    """Bring the case about."""
-    rank = Rank(case.phase, case.policy, **case.settings)
-    case.before(rank)
-    return rank, case.come(rank)
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_message_by_state(case: Case) -> None:
     """Section 5, the matrix: the state afterwards and the orders, in order."""
@@ -456,4 +401,5 @@ def test_every_row_of_the_worker_table_is_taken() -> None:
             run(case)
         _rare()
 
-    assert [(row.source, row.event, row.guards) for row in untaken(WORKER, taken)] == []
+    rows = [row for row in untaken(WORKER, taken) if row not in COLLECTIVE_ROWS]
+    assert [(row.source, row.event, row.guards) for row in rows] == []

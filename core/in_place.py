@@ -1,0 +1,60 @@
+"""What becomes of steps in an average that ranks make in place (protocol C-19, M-19).
+
+Nobody at the coordinator sees such a sum. It knows what was in it from the acks: each says how many own steps are in
+the consensus, and how many of all. Where all members live to say so, that is all there is to it. A member that died
+inside the call may have gone before or after the others had its contribution; and how many steps that was may have been
+lost with it. Then what is missing in the acks is its part: the total, less what the others say of themselves.
+
+    acked, then died          its part is known, and waits in limbo for the end of the cycle
+    died without an ack       all it held waits in limbo: trained steps, then those in flight, oldest first, because
+                              the reports of the last steps may be lost; of these, as many as are missing are covered
+    two such deaths           nobody can say whose steps are missing: all are trained again, which is allowed (M-19)
+    the cycle is repeated     nothing of the attempt counts anywhere: all of it returns
+
+So a step is covered at most once, and never while it may be in no consensus.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import messages as m
+from .effects import Alert
+
+if TYPE_CHECKING:
+    from .cycle import Cycle
+    from .peer import Peer
+
+__all__ = ["accepted", "set_aside"]
+
+
+def set_aside(cycle: Cycle, peer: Peer) -> None:
+    """M-19: a member has gone while its cycle is pending."""
+    if peer.acked:
+        if peer.outcome == m.Outcome.MERGED and peer.shipped:
+            cycle.co.book.into_limbo(peer.rank, peer.shipped)
+    elif peer.rank in cycle.members:
+        cycle.co.book.all_into_limbo(peer.rank)
+        cycle.doubtful = (*cycle.doubtful, peer.rank)
+
+
+def accepted(cycle: Cycle) -> tuple[dict[int, int], dict[int, m.Refusal], bool]:
+    """C-15.1: merged steps of each member, who was refused and why, and whether there is a consensus at all."""
+    co, total = cycle.co, cycle.total_steps or 0
+    merged, refused = dict.fromkeys(cycle.members, 0), {}
+    for rank in cycle.members:
+        peer = co.peers[rank]
+        if rank in cycle.gone:
+            merged[rank] = 0 if rank in cycle.doubtful else co.book.limbo_batches(rank)
+        elif peer.outcome == m.Outcome.MERGED:
+            merged[rank] = peer.shipped or 0
+        elif peer.outcome == m.Outcome.REFUSED:
+            refused[rank] = m.Refusal.NONFINITE if peer.refusal is None else peer.refusal
+    missing = total - sum(merged.values())
+    if missing and len(cycle.doubtful) == 1 and 0 < missing <= co.book.limbo_batches(cycle.doubtful[0]):
+        merged[cycle.doubtful[0]] = missing
+    elif missing:
+        whose = ", ".join(f"rank {rank}" for rank in cycle.doubtful) or "nobody who is known"
+        co.emit(Alert("accounting", f"cycle {cycle.number}", f"the consensus has {total} steps, {missing} of them are "
+                      f"of {whose}; what they held is trained again"))  # fmt: skip
+    return merged, refused, total > 0

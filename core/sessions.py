@@ -1,0 +1,218 @@
+"""Communicator sessions: who can average with whom in one call (protocol section 11.5, M-30 to M-32, C-38).
+
+A communicator is made of the ranks that were there when it was made. When one of them is gone nobody can average in it,
+and a rank that came later is not in it at all; both mean a new one. Making it takes an id, some bytes by which its
+members find each other, and one of them has to make that: the generator.
+
+    needed --RequestSessionId--> generator --SessionIdGenerated--> NewSession to all who are alive then
+                  ^                  |
+                  '-- the next one --'-- it dies, or says nothing for 5 s; nobody left: save and stop
+
+    current() says whether exactly the alive are in the session; while they are not, nothing is armed (G-1)
+
+A death, or a call that failed, cannot wait: a pending cycle goes on as its next attempt in the new session. A newcomer
+waits until no cycle is pending. Whoever else dies meanwhile joins the same renewal, because members are counted when
+the id is there, not when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import messages as m
+from .effects import Emit
+from .phases import CyclePhase, PeerPhase, RunPhase
+from .values import state, value
+
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+
+__all__ = ["Renewal", "Sessions"]
+
+GENERATOR_S = 5.0
+"""How long one generator has for its answer (M-3)."""
+UID_BYTES = 1024
+"""The longest id of a communicator (section 3.1)."""
+
+Life = tuple[int, int]
+"""A rank and its incarnation."""
+
+
+@value
+class Renewal:
+    """A session on its way: since when it is wanted, who was asked for its id and when, who was asked before, and the
+    id once it is there."""
+
+    session_id: int
+    since: float
+    generator: Life
+    asked_at: float
+    tried: tuple[int, ...] = ()
+    uid: bytes | None = None
+
+
+@state
+class Sessions:
+    """`number` is that of the newest session or renewal, `members` are those of the newest session, ascending, and
+    `broken` says that a call failed in it although all of them live (R-18). The snapshot flavour has none of this."""
+
+    co: Coordinator
+    number: int = 0
+    members: tuple[Life, ...] = ()
+    broken: bool = False
+    renewal: Renewal | None = None
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def current(self) -> bool:
+        """Whether everyone alive, and nobody else, can average in one call (G-1, M-30)."""
+        if not self.co.config.is_collective:
+            return True
+        return self.renewal is None and not self.broken and self.members == self._alive()
+
+    @property
+    def deadline(self) -> float | None:
+        """When the generator has had its time (M-32)."""
+        return None if self.renewal is None else self.renewal.asked_at + self.co.config.scaled(GENERATOR_S)
+
+    def awaits(self, event: m.SessionIdGenerated) -> bool:
+        """It is the answer of the pending generator for the pending session (M-31)."""
+        renewal = self.renewal
+        if renewal is None or renewal.uid is not None:
+            return False
+        asked = (renewal.session_id, *renewal.generator) == (event.session_id, event.rank, event.incarnation)
+        return asked and 1 <= len(event.uid) <= UID_BYTES
+
+    def _alive(self) -> tuple[Life, ...]:
+        return tuple((rank, self.co.peers[rank].incarnation) for rank in self.co.alive)
+
+    def _lives(self, life: Life) -> bool:
+        peer = self.co.peers[life[0]]
+        return peer.incarnation == life[1] and peer.alive
+
+    def due(self) -> bool:
+        """Whether a renewal has to begin: a finish may have cleared the way for a newcomer within the pass."""
+        return self.co.config.is_collective and self.renewal is None and self._may_renew() and self._needed()
+
+    # --- what happens ----------------------------------------------------------------------------------------------
+
+    def call_failed(self) -> None:
+        """The communicator is done for, whoever is to blame (R-18)."""
+        self.broken = True
+
+    def answered(self, event: m.SessionIdGenerated) -> None:
+        """The id is there; who is in the session is decided after the deaths of this pass (C-3)."""
+        renewal = self.renewal
+        assert renewal is not None, "the guard lets only an awaited id pass"
+        self.renewal = Renewal(renewal.session_id, renewal.since, renewal.generator, renewal.asked_at, renewal.tried,
+                               event.uid)  # fmt: skip
+
+    def refresh(self) -> None:
+        """The coordinator itself was away: the generator has its time anew (M-9)."""
+        if self.renewal is not None:
+            self._ask(self.renewal.session_id, self.renewal.since, self.renewal.generator, self.renewal.tried)
+
+    def restarted(self) -> None:
+        """M-40: who was asked for an id is away; somebody is asked anew when all are back or given up."""
+        self.renewal = None
+
+    def judge(self) -> None:
+        """Step 5 of the pass: begin a renewal, go on with it, or end it."""
+        if not self.co.config.is_collective:
+            return
+        if not self._may_renew():
+            self.renewal = None
+        elif self.due():
+            self.number += 1
+            self._ask_one_of((), self.co.now)
+        elif self.renewal is None:
+            return
+        elif not self._lives(self.renewal.generator):
+            self._next()
+        elif self.renewal.uid is not None:
+            self._establish(self.renewal.uid)
+        elif self.deadline is not None and self.co.now >= self.deadline:
+            self._next()
+
+    # --- the renewal -----------------------------------------------------------------------------------------------
+
+    def _may_renew(self) -> bool:
+        """M-30, M-50: enough ranks, and a run that still averages. While somebody is away who may come back, nobody
+        knows who will be in it (M-42)."""
+        co = self.co
+        forming = co.run.phase == RunPhase.FORMING and co.run.window_closed
+        going = co.run.phase == RunPhase.TRAINING and not co.save_issued and co.cycle.phase != CyclePhase.STALLED
+        away = any(co.peers[rank].detached for rank in co.alive)
+        return (forming or going) and not away and co.alive_count >= max(1, co.config.min_ranks)
+
+    def _needed(self) -> bool:
+        """A member that is gone, or a call that failed, at once; a newcomer at phase Idle (M-30)."""
+        alive = self._alive()
+        if self.broken or any(member not in alive for member in self.members):
+            return True
+        return self.members != alive and not self.co.cycle.pending
+
+    def _next(self) -> None:
+        """M-32: the generator is marked as tried, the next one is asked."""
+        renewal = self.renewal
+        assert renewal is not None, "only a renewal has a generator"
+        self._ask_one_of((*renewal.tried, renewal.generator[0]), renewal.since)
+
+    def _ask_one_of(self, tried: tuple[int, ...], since: float) -> None:
+        rank = next((rank for rank in self._candidates() if rank not in tried), None)
+        if rank is not None:
+            self._ask(self.number, since, (rank, self.co.peers[rank].incarnation), tried)
+            return
+        self.renewal = None
+        self.co.condemn(m.SaveReason.REDUCE_STALL, f"no rank made the id of session {self.number}; asked were "
+                        f"{', '.join(map(str, tried)) or 'none, since none can be reached'}")  # fmt: skip
+
+    def _ask(self, session_id: int, since: float, generator: Life, tried: tuple[int, ...]) -> None:
+        self.co.send(self.co.peers[generator[0]], m.RequestSessionId, session_id=session_id)
+        self.renewal = Renewal(session_id, since, generator, self.co.now, tried)
+
+    def _candidates(self) -> list[int]:
+        """M-30: voters on the coordinator's host, then by the wall time of a batch, who has none last; ties lowest.
+        Whoever has no vote yet comes after the voters."""
+
+        def place(rank: int) -> tuple[bool, float, int]:
+            peer = self.co.peers[rank]
+            window = peer.window
+            wall = window.wall_ms / window.wall_batches if window.wall_batches else float("inf")
+            near = self.co.host == peer.host != ""
+            return (peer.phase != PeerPhase.VOTER, -1.0 if near else wall, rank)
+
+        return sorted((rank for rank in self.co.alive if self.co.peers[rank].attached), key=place)
+
+    def _establish(self, uid: bytes) -> None:
+        """M-31: the session of who is alive now; a pending cycle goes on in it as its next attempt (C-38)."""
+        co = self.co
+        cycle, alive = co.cycle, self._alive()
+        again = cycle.pending
+        if again and cycle.attempts_used_up(None):
+            co.condemn(m.SaveReason.REDUCE_STALL, f"cycle {cycle.number} failed in {cycle.attempt + 1} attempts")
+            self.renewal = None
+            return
+        generator = None if self.renewal is None else self.renewal.generator[0]
+        self.members, self.broken, self.renewal = alive, False, None
+        if again:
+            cycle.go_on()
+        source = self._source()
+        for place, (rank, _) in enumerate(alive):
+            co.send(co.peers[rank], m.NewSession, session_id=self.number, uid=uid, new_rank=place,
+                    new_world_size=len(alive), members=alive, state_from=source,
+                    cycle=cycle.number if again else None, attempt=cycle.attempt if again else 0)  # fmt: skip
+        co.emit(Emit("SessionNew", {
+            "session": self.number, "ranks": [rank for rank, _ in alive], "generator": generator,
+            "state_from": None if source == m.NO_RANK else source,
+            "cycle": cycle.number if again else None, "attempt": cycle.attempt if again else 0,
+        }))  # fmt: skip
+
+    def _source(self) -> int:
+        """Who gives the state: in formation the lowest rank (M-6), later the lowest voter, if someone joins (M-27)."""
+        co = self.co
+        forming = co.run.phase == RunPhase.FORMING
+        if not forming and all(co.peers[rank].phase == PeerPhase.VOTER for rank in co.alive):
+            return m.NO_RANK
+        able = [rank for rank in (co.alive if forming else co.voters) if co.peers[rank].attached]
+        return able[0] if able else m.NO_RANK

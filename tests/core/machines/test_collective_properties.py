@@ -1,0 +1,177 @@
+"""Coordinator and workers that average in place, joined: whatever breaks in a call, no step is lost or counted twice.
+
+The data plane is the stand-in of `support/collective.py`. After each Update it compares what the parameters of a rank
+are made of with what is covered; the other checks are those of `support/ghost.py`, after every event.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.core import messages as m
+from paceline.core.coordinator import Coordinator
+from paceline.core.worker import Worker
+
+from support.cohort import Fault
+from support.collective import Together
+from support.runs import action_knobs
+
+SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
+DEATHS = ("kill", "doom", "doom", "raise", "cut")
+ALL = (*DEATHS, "start", "start", "leave", "mute", "poison", "freeze", "hang", "stop", "checkpoint", "evaluate")
+SLOW = [HealthCheck.too_slow]
+
+
+@st.composite
+def knobs(draw: st.DrawFn, least: int = 1) -> dict[str, Any]:
+    """Runs of both policies of G-11, small enough to be many."""
+    policy = draw(st.sampled_from(["cadence", "cadence", "sync"]))
+    ranks = draw(st.integers(least, 4))
+    made: dict[str, Any] = {
+        "policy": policy, "ranks": ranks, "num_epochs": draw(st.integers(1, 2)), "batch_size": draw(st.integers(1, 3)),
+        "max_ranks": 6, "min_ranks": min(ranks, draw(st.sampled_from([1, 1, 2]))), "samples": draw(st.integers(6, 60)),
+        "elastic": draw(st.sampled_from([True, True, False])), "join_patience": draw(st.integers(1, 3)),
+    }  # fmt: skip
+    if policy == "cadence":
+        made["anchor"] = draw(st.integers(1, 4))
+    return made
+
+
+def faults(kinds: tuple[str, ...] = ALL, most: int = 4) -> st.SearchStrategy[list[Fault]]:
+    """A few faults, early enough to hit a run of some hundred actions."""
+    return st.lists(
+        st.builds(Fault, when=st.integers(0, 200), kind=st.sampled_from(kinds), rank=st.integers(0, 5),
+                  lose=st.integers(0, 3)),
+        max_size=most,
+    )  # fmt: skip
+
+
+@settings(max_examples=150, suppress_health_check=SLOW)
+@given(knobs(), SCHEDULES, faults())
+def test_every_run_ends_and_each_consensus_holds_what_is_covered(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """R-13, R-15, M-19: I38, I42, I43, I44, I46, I48, I52, I59, and after every event I1, I2, I4, I6 to I14, I19 to
+    I21, I41, I45."""
+    Together(**made).run(schedule, struck)
+
+
+@settings(max_examples=60, suppress_health_check=SLOW)
+@given(knobs(), action_knobs(), SCHEDULES, faults())
+def test_callbacks_see_a_consensus_that_counts(
+    made: dict[str, Any], more: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """I16, I17, I24, W-14: what acts on a consensus that is taken back acts again."""
+    Together(**made, **more).run(schedule, struck)
+
+
+@settings(max_examples=60, suppress_health_check=SLOW)
+@given(knobs(3), SCHEDULES, st.integers(0, 2), st.integers(0, 3), st.integers(0, 150))
+def test_one_death_inside_a_call_costs_nothing(
+    made: dict[str, Any], schedule: list[int], rank: int, how: int, when: int
+) -> None:
+    """I30, I44, M-19: with three ranks every batch is covered once, and nobody but the dead one is lost."""
+    made["min_ranks"] = 1
+    cohort = Together(**made)
+    cohort.run(schedule, [Fault(when, "doom", rank, how)])
+
+    assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.ambiguous
+    assert cohort.co.deaths <= 1 and not cohort.co.violations and not cohort.co.refused
+    assert len(cohort.events("SessionNew")) <= 2
+
+
+@settings(max_examples=40, suppress_health_check=SLOW)
+@given(knobs(2), SCHEDULES, st.lists(st.tuples(st.integers(0, 150), st.integers(0, 3)), max_size=3))
+def test_calls_that_fail_are_repeated_until_they_count(
+    made: dict[str, Any], schedule: list[int], failures: list[tuple[int, int]]
+) -> None:
+    """R-15, R-18, I28: nobody dies of it, and all of it is covered without one batch trained again."""
+    cohort = Together(**made)
+    cohort.run(schedule, [Fault(when, "raise", rank) for when, rank in failures])
+
+    assert cohort.finish is not None and cohort.finish.status == "ok"
+    assert not cohort.events("Died") and cohort.co.book.replayed == 0
+
+
+@settings(max_examples=40, suppress_health_check=SLOW)
+@given(knobs(2), SCHEDULES, st.integers(0, 150), st.integers(0, 150))
+def test_newcomers_disturb_nobody(made: dict[str, Any], schedule: list[int], first: int, second: int) -> None:
+    """I28, I30, M-25: whenever they come; what they are given is never counted."""
+    made["elastic"] = True
+    cohort = Together(**made)
+    cohort.run(schedule, [Fault(first, "start", 9), Fault(second, "start", 9)])
+
+    assert cohort.finish is not None and cohort.finish.status == "ok" and cohort.co.book.replayed == 0
+    assert not cohort.co.violations and not cohort.co.refused and not cohort.sent(m.RequestState)
+
+
+@settings(max_examples=20, suppress_health_check=SLOW)
+@given(knobs(), st.lists(st.integers(0, 11), max_size=100), faults(most=3))
+def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+    """I25: the tables mean the same on `transitions` as compiled."""
+    made.update(samples=min(made["samples"], 20), num_epochs=1)
+    runs = [Together(engine=engine, **made) for engine in ("compiled", "transitions")]
+    for cohort in runs:
+        cohort.run(schedule, struck)
+
+    assert runs[0].effects == runs[1].effects
+    assert runs[0].co.snapshot() == runs[1].co.snapshot()
+    for rank, node in runs[0].nodes.items():
+        assert node.orders == runs[1].nodes[rank].orders
+
+
+@settings(max_examples=30, suppress_health_check=SLOW)
+@given(knobs(), action_knobs(), SCHEDULES, faults(), st.sets(st.integers(1, 250), max_size=3))
+def test_a_restored_machine_goes_on_as_the_one_it_replaces(
+    made: dict[str, Any], more: dict[str, Any], schedule: list[int], struck: list[Fault], swaps: set[int]
+) -> None:
+    """I25: in the middle of a call, of a renewal, of what may be taken back."""
+    runs = [_Swapping(swaps if really else set(), **made, **more) for really in (False, True)]
+    for cohort in runs:
+        cohort.run(schedule, struck)
+
+    assert runs[0].effects == runs[1].effects
+    assert runs[0].co.snapshot() == runs[1].co.snapshot()
+    for rank, node in runs[0].nodes.items():
+        assert node.orders == runs[1].nodes[rank].orders
+
+
+class _Swapping(Together):
+    """After these actions every machine is replaced by its restored self."""
+
+    def __init__(self, swaps: set[int], **knobs: Any) -> None:
+        super().__init__(**knobs)
+        self.swaps = swaps
+
+    def do(self, action: tuple[str, int]) -> None:
+        super().do(action)
+        if len(self.log) in self.swaps:
+            self.co = Coordinator.restore(self.config, json.loads(json.dumps(self.co.snapshot())))
+            for node in self.nodes.values():
+                kept = json.loads(json.dumps(node.worker.snapshot()))
+                node.worker = Worker.restore(node.worker.settings, kept)
+
+
+@settings(max_examples=30, suppress_health_check=SLOW)
+@given(knobs(), SCHEDULES, faults(("kill", "doom", "raise", "leave", "start")))
+def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+    """C-4: the whole pass after every event gives the same effects."""
+    made["beacon_s"] = 1e6  # one that falls due between two ticks leaves with the next pass, whichever that is
+    quick, thorough = Together(**made), _Thorough(**made)
+    for cohort in (quick, thorough):
+        cohort.run(schedule, struck)
+
+    assert quick.effects == thorough.effects
+
+
+class _Thorough(Together):
+    """Asks for the whole pass each time."""
+
+    def feed(self, event: Any) -> None:
+        if self.co.run.phase:
+            self.co.urgent = True
+        super().feed(event)

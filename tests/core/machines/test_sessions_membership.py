@@ -1,0 +1,188 @@
+"""Sessions at the coordinator while ranks come and go: newcomers, the last one, who leaves, the end (M-21 to M-31)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.core import effects as fx
+from paceline.core import events as ev
+from paceline.core import messages as m
+from paceline.core.phases import CyclePhase, PeerPhase
+
+from support.cohort import hello
+from support.hand import alerts, messages
+from support.hand_collective import SICK, Joint, asked, covered, joint, lost
+
+# --- joins (M-23 to M-25, M-31) -----------------------------------------------------------------------------------
+
+
+def knock(hand: Joint, **changes: Any) -> list[Any]:
+    """Somebody is at the door."""
+    return hand.feed(ev.HelloReceived(99, hello(hand.samples, **changes)))
+
+
+def test_a_newcomer_comes_with_a_session_at_rest() -> None:
+    """M-23, M-25, M-30, M-31: the donor is the lowest voter; the newcomer observes a cycle and votes after it."""
+    hand = Joint(2, max_ranks=4, samples=400).form()
+    assert asked(knock(hand)) == [(0, 2)]
+    effects = hand.uid()
+    assert {(s.state_from, s.cycle) for s in messages(effects, m.NewSession)} == {(0, None)}
+    assert not messages(effects, m.RequestState), "the whole state moves in the session"
+    for rank in (0, 1):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    assert hand.co.cycle.observers == (2,)
+    effects = hand.average()
+
+    assert hand.co.voters == [0, 1, 2] and hand.co.sessions.current()
+    assert {u.rank: u.outcome for u in messages(effects, m.Update)}[2] == m.Outcome.OBSERVER
+
+
+def test_a_newcomer_waits_until_no_cycle_is_pending() -> None:
+    """M-30: whoever is in the call is not disturbed; it comes with the next session."""
+    hand = joint(2, max_ranks=4, samples=400)
+    assert not asked(knock(hand))
+    assert asked(hand.average()) == [(0, 2)]
+
+
+def test_a_newcomer_of_a_repeated_cycle_observes_it() -> None:
+    """M-31, C-38: the session is that of who is alive now, so it takes part in attempt 1 with no mass."""
+    hand = joint(3, max_ranks=4, samples=400)
+    knock(hand)
+    lost(hand, 2)
+    effects = hand.uid()
+    assert {(s.state_from, s.cycle, s.attempt) for s in messages(effects, m.NewSession)} == {(0, 1, 1)}
+    assert hand.co.cycle.observers == (3,) and hand.co.cycle.members == (0, 1)
+    hand.average()
+
+    assert hand.co.voters == [0, 1, 3] and hand.co.cycle.global_step == 6
+
+
+def test_a_rank_that_comes_back_into_its_own_cycle_observes_it() -> None:
+    """M-7, M-31: the seat is the same, the life is another; what the old one held is not its own."""
+    hand = joint(3, samples=400)
+    lost(hand, 2)
+    hand.sequence.pop(2), hand.counted.pop(2)
+    knock(hand, wanted_rank=2)
+    hand.uid()
+    assert hand.co.cycle.observers == (2,) and hand.co.sessions.members[2] == (2, 2)
+    hand.average()
+
+    assert hand.co.voters == [0, 1, 2] and hand.co.cycle.global_step == 6
+
+
+def test_an_observer_of_a_cycle_without_a_consensus_is_not_promoted() -> None:
+    """M-25, I21: it holds the donor's drifting copy, and no average; the next cycle takes it along."""
+    hand = Joint(2, max_ranks=4, samples=400).form()
+    knock(hand)
+    hand.uid()
+    for rank in (0, 1):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    for rank in (0, 1):
+        if rank == 0:
+            hand.ack(2, total_steps=0, outcome=m.Outcome.UNREALIZED)
+        hand.ack(rank, **SICK)
+    assert hand.co.peers[2].phase == PeerPhase.JOINING and hand.co.peers[2].missed == 0
+    for rank in (0, 1):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    hand.average()
+
+    assert hand.co.voters == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"devices": ("AMD Instinct MI300X",)}, "devices of cpu, this rank of AMD"),
+    ({"runtime": "python 3.12, torch 2.9.1"}, "runs torch 2.13, this rank torch 2.9"),
+])  # fmt: skip
+def test_who_cannot_be_in_one_communicator_is_refused_at_the_door(changes: dict[str, Any], text: str) -> None:
+    """M-5, N-29: vendor, and major and minor version of the library; other runs do not ask."""
+    for averager, refused in (("collective", True), ("star", False)):
+        hand = Joint(0, averager=averager, target_ranks=2)
+        runtime = "python 3.11, torch 2.13.0"
+        knock(hand, runtime=runtime)
+        effects = knock(hand, **{"runtime": runtime, **changes})
+        rejects = [e.reject for e in effects if isinstance(e, fx.Refuse)]
+        assert bool(rejects) is refused
+        assert all(reject.code == m.RejectCode.VENDOR and text in reject.text for reject in rejects)
+
+
+# --- too few (M-21) -----------------------------------------------------------------------------------------------
+
+
+def test_the_last_one_of_a_frozen_collective_is_saved_at_once() -> None:
+    """M-21, C-42: also with min_ranks = 1, since nobody can come back."""
+    hand = joint(2, elastic=False, min_ranks=1)
+    effects = lost(hand, 1)
+
+    assert {save.reason for save in messages(effects, m.ShutdownWithSave)} == {m.SaveReason.SINGLE_SURVIVOR}
+    assert hand.co.cycle.phase == CyclePhase.STALLED and not asked(effects)
+
+
+def test_the_last_one_of_an_elastic_collective_waits_for_others() -> None:
+    """M-21, M-30: without enough ranks no session; somebody comes, and the pending cycle goes on with it."""
+    hand = joint(2, max_ranks=3)
+    assert hand.co.config.min_ranks == 2
+    assert not asked(lost(hand, 1))
+    assert not asked(hand.tick(30))
+    hand.sequence.pop(1), hand.counted.pop(1)
+    assert asked(knock(hand)) == [(0, 2)]
+    effects = hand.uid()
+    assert {(s.state_from, s.cycle, s.attempt) for s in messages(effects, m.NewSession)} == {(0, 1, 1)}
+    hand.average()
+    assert hand.co.voters == [0, 1] and hand.co.cycle.global_step == 3
+
+
+def test_nobody_comes_to_the_last_one() -> None:
+    """M-21: after rejoin_window_s."""
+    hand = joint(2)
+    lost(hand, 1)
+    effects = hand.tick(61)
+
+    assert {save.reason for save in messages(effects, m.ShutdownWithSave)} == {m.SaveReason.SINGLE_SURVIVOR}
+
+
+def test_one_rank_alone_is_a_session_of_one() -> None:
+    """M-21, M-30: if min_ranks allows it and others may come."""
+    hand = joint(2, min_ranks=1)
+    lost(hand, 1)
+    effects = hand.uid()
+    assert [s.new_world_size for s in messages(effects, m.NewSession)] == [1]
+    hand.average()
+
+    assert hand.co.cycle.version == 1
+
+
+def test_a_rank_that_leaves_takes_its_session_along() -> None:
+    """M-8, M-30: no death, no alert, and the next session is without it."""
+    hand = joint(3)
+    hand.ack(2, total_steps=9)
+    effects = hand.say(2, m.Exiting, reason="leave")
+    assert asked(effects) == [(0, 2)] and not alerts(effects, "rank_lost")
+    effects = hand.ack(0, total_steps=9) + hand.ack(1, total_steps=9)
+
+    assert covered(effects) == {0: 3, 1: 3, 2: 3} and not alerts(hand.effects, "accounting")
+
+
+def test_a_coordinator_that_was_away_gives_the_generator_its_time_again() -> None:
+    """M-9."""
+    hand = joint(3)
+    lost(hand, 2)
+    hand.now += 100.0
+    effects = hand.feed(ev.Tick())
+
+    assert asked(effects) == [(0, 2)] and hand.co.sessions.deadline == hand.now + 5.0
+
+
+def test_there_is_no_shutdown_while_a_collective_may_spin() -> None:
+    """M-53, I10: the stop takes effect when the cycle is over."""
+    hand = joint(2)
+    effects = hand.feed(ev.OperatorRequest(ev.Operator.STOP)) + hand.tick(5) + hand.ack(0)
+    assert not messages(effects, m.Shutdown) and hand.co.cycle.pending
+    effects = hand.ack(1)
+
+    kinds = [type(e.message) for e in effects if isinstance(e, fx.Send)]
+    assert kinds == [m.Update] * 2 + [m.SetGlobalStep] * 2 + [m.Shutdown] * 2

@@ -1,0 +1,71 @@
+"""Cases of the matrix of a worker: what a rank was like, what came, where it is afterwards and which orders it gave.
+
+Orders are told by their names, and by the names of the reports behind `Reporting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from paceline.core import effects as fx
+from paceline.core.phases import WorkerPhase
+
+from .rank import Rank
+
+
+@attrs.frozen
+class Case:
+    """See the module. `before` brings the rank of that phase into a more special situation."""
+
+    phase: WorkerPhase
+    what: str
+    come: Callable[[Rank], list[Any]]
+    after: WorkerPhase
+    orders: tuple[str, ...] = ()
+    policy: str = "cadence"
+    before: Callable[[Rank], object] = lambda rank: None
+    settings: dict[str, Any] = attrs.field(factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.phase.name.lower()}-{self.what}".replace(" ", "_")
+
+
+def names(orders: list[Any]) -> tuple[str, ...]:
+    """What the rank did, in words."""
+    return tuple(type(o.report if isinstance(o, fx.Reporting) else o).__name__ for o in orders)
+
+
+def say(kind: type, **fields: Any) -> Callable[[Rank], list[Any]]:
+    """The coordinator sends a message."""
+    return lambda rank: rank.control(kind, **fields)
+
+
+def tell(event: Any) -> Callable[[Rank], list[Any]]:
+    """The training process or the driver says something."""
+    return lambda rank: rank.feed(event)
+
+
+def seq(*steps: Callable[[Rank], object]) -> Callable[[Rank], object]:
+    """One after the other."""
+
+    def run(rank: Rank) -> None:
+        for step in steps:
+            step(rank)
+
+    return run
+
+
+def each(phases: tuple[WorkerPhase, ...], what: str, come: Callable[[Rank], list[Any]], orders: tuple[str, ...] = (),
+         after: WorkerPhase | None = None, **more: Any) -> list[Case]:  # fmt: skip
+    """The same case in several phases; without `after` the phase stays."""
+    return [Case(p, what, come, p if after is None else after, orders, **more) for p in phases]
+
+
+def run(case: Case) -> tuple[Rank, list[Any]]:
+    """Bring the case about."""
+    rank = Rank(case.phase, case.policy, **case.settings)
+    case.before(rank)
+    return rank, case.come(rank)
