@@ -22,6 +22,7 @@ import click
 from .. import __version__
 from ..core.config import POLICIES, Config
 from ..core.errors import ConfigError, PacelineError
+from .command_check import check
 from .command_conform import conform
 from .command_conform_plugins import averager, policy
 from .command_mutants import mutants
@@ -371,6 +372,7 @@ def lint_tables() -> int:
     return 1 if findings else 0
 
 
+cli.add_command(check)
 cli.add_command(conform)
 cli.add_command(replay)
 cli.add_command(simulate)

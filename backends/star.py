@@ -87,6 +87,7 @@ class StarAverager:
         self._digest = digest
         self._sum = WeightedSum(self.riding)
         self._consensus = DoubleBuffer(self.riding.nbytes)
+        self._tentative = False  # the last consensus is of a cycle that has not finished
         self._lanes: dict[int, _Lane] = {}
         self._state: memoryview | None = None
         self._barred: dict[int, int] = {}
@@ -149,6 +150,7 @@ class StarAverager:
     def close(self, closed: CloseRound) -> None:
         if self.round is not None and closed.key == self.round.opened.key:
             self.round = self._state = None
+            self._tentative = False
             for lane in self._lanes.values():
                 lane.forget()
 
@@ -252,6 +254,7 @@ class StarAverager:
                     self._refused(rank, Refusal.NONFINITE)
         if flat is not None:
             self._consensus.keep()
+            self._tentative = True
         current.reduced(realized=flat is not None)
         name = digest(flat) if flat is not None and self._digest else None
         accepted, refused = current.accepted(), current.refused()
@@ -296,8 +299,10 @@ class StarAverager:
 
     def _take_back(self) -> None:
         """A consensus whose cycle did not finish is none: what a save writes must not hold steps whose picks count as
-        uncovered, or a resume would train them twice (K-10, I52). `close` is what makes it final."""
-        if self.round is not None and self.round.phase == RoundPhase.SCATTERING and self.round.realized:
+        uncovered, or a resume would train them twice (K-10, I52). `close` is what makes it final, not that all of
+        it was sent: a cycle is tried again after that too (C-18)."""
+        if self._tentative:
+            self._tentative = False
             self._consensus.revert()
 
     def _layout(self) -> FlatLayout:

@@ -227,8 +227,8 @@ class Config:
         _need(math.isfinite(self.time_scale) and self.time_scale >= 0.1, "time_scale", self.time_scale,
               "finite and at least 0.1 (M-3)")  # fmt: skip
         for knob in ("heartbeat_s", "beacon_s", "exit_grace_s", "leave_grace_s", "save_limit_s", "handshake_s",
-                     "session_wait_s", "role_limit_s", "first_step_s", "stall_dump_s", "formation_s", "join_timeout_s",
-                     "max_join_timeout_s"):  # fmt: skip
+                     "session_wait_s", "role_limit_s", "first_step_s", "stall_dump_s", "formation_s",
+                     "join_timeout_s", "max_join_timeout_s"):  # fmt: skip
             seconds = getattr(self, knob)
             _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")
         for knob, rule in (("rejoin_window_s", "M-21"), ("link_grace_s", "M-17"), ("reconnect_window_s", "M-42")):

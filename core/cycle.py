@@ -265,6 +265,13 @@ class Cycle:
         """Cycle 0: the lowest rank gives the initial state (M-6)."""
         return self.observers[0] if self.observers else None
 
+    def unformed(self) -> list[int]:
+        """Who holds formation up. Without the initial state it is its source alone: everybody else waits for it, and
+        can get it from another (M-6). Inside a collective nobody can be told from those who wait for him."""
+        if self.source is not None and self.reduced is None and not self.co.config.is_collective:
+            return [self.source]
+        return [rank for rank in self.co.alive if not self.co.peers[rank].acked]
+
     def _limit(self, rank: int) -> int:
         """R-4: steps dispatched to the incarnation and not merged."""
         held = self.co.book.holdings(rank)
@@ -473,6 +480,7 @@ class Cycle:
         if was_owing:
             self.owing -= 1
         if self.forming and rank == source and self.co.alive and not self.co.config.is_collective:
+            self.co.run.form_anew()
             self._retry(f"rank {rank}, which gave the initial state, is gone")
 
     def end_joiners(self, event: object) -> None:

@@ -14,6 +14,10 @@ The order of a mapping is kept, because a machine that goes over one in another 
 are refused for the same reason. The field `co`, by which the parts of a coordinator know it, is no data: it is left
 out, and `decode` puts the new owner in.
 
+Snapshots hold the same data in tuples instead of arrays and objects. `encoder` and `decoder` make the two functions for
+any such spelling. They work once through a thing, with one function per class that is made when it is first met: the
+model checker keeps and restores machines thousands of times a second.
+
 `decode` makes nothing but classes of this package that are attrs classes or enumerations, and calls none of them:
 fields are set as they stand. What is damaged raises `CheckpointError`.
 """
@@ -23,17 +27,18 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import operator
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
 from .errors import CheckpointError, LocalProtocolError
 
-__all__ = ["DAMAGE", "decode", "encode"]
+__all__ = ["DAMAGE", "decode", "decoder", "encode", "encoder"]
 
 DAMAGE = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 """What goes wrong while something is built from plain data that is not what was written: a part is missing, is of
@@ -42,69 +47,144 @@ another type, or lies deeper than any value of ours."""
 OWNER = "co"
 """The field that leads back to the coordinator."""
 MODULE = re.compile(r"[a-z_]+(\.[a-z_]+)*")
+ATOMS = frozenset({type(None), bool, int, str})
+"""Written as they are."""
+PLAINEST = ATOMS | {float}
+"""Read as they are."""
+LISTS: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "deque": deque}
+
+Encode = Callable[[Any], Any]
+Read = Callable[[Any, Any], Any]
 
 
-def encode(thing: Any) -> Any:
-    """`thing` as plain data. Raises `LocalProtocolError` for what is none of the core's, such as an open file."""
-    if thing is None or type(thing) in (bool, int, str):
-        return thing
-    if type(thing) is float:
-        return thing if math.isfinite(thing) else {"is": "float", "of": repr(thing)}
-    if isinstance(thing, IntEnum):
-        return {"is": _name(type(thing)), "of": int(thing)}
-    if isinstance(thing, bytes):
-        return {"is": "bytes", "of": thing.hex()}
-    if isinstance(thing, tuple):
-        return [encode(item) for item in thing]
-    if isinstance(thing, (list, deque)):
-        return {"is": type(thing).__name__, "of": [encode(item) for item in thing]}
-    if isinstance(thing, Mapping):
-        return {"is": "map", "of": [[encode(key), encode(item)] for key, item in thing.items()]}
-    cls: Any = type(thing)
-    if attrs.has(cls):
-        return {"is": _name(cls), **{name: encode(getattr(thing, name)) for name in _fields(cls)}}
-    raise LocalProtocolError(f"a {type(thing).__name__} is no plain value of the core and cannot be kept (N-13)")
+class Decode(Protocol):
+    """See `decoder`."""
+
+    def __call__(self, plain: Any, owner: Any = None, /) -> Any: ...
 
 
-def decode(plain: Any, owner: Any = None) -> Any:
-    """What `encode` was given; `owner` becomes the `co` of every part. Raises `CheckpointError`."""
-    try:
-        return _decode(plain, owner)
-    except DAMAGE as failure:
-        raise CheckpointError(f"this record is damaged: {failure!r}") from failure
+# --- there -----------------------------------------------------------------------------------------------------------
 
 
-def _decode(plain: Any, owner: Any) -> Any:
-    if isinstance(plain, list):
-        return tuple(_decode(item, owner) for item in plain)
-    if not isinstance(plain, dict):
-        return plain
-    kind = plain["is"]
-    if kind in ("list", "deque"):
-        return (list if kind == "list" else deque)(_decode(item, owner) for item in plain["of"])
+def encoder(array: Callable[[list[Any]], Any], mapping: Callable[[list[tuple[str, Any]]], Any]) -> Encode:
+    """An `encode` in whose result `array` and `mapping` stand for arrays and objects, made from their parts."""
+    spellers: dict[type, Encode] = {}
+
+    def encode(thing: Any) -> Any:
+        """`thing` as plain data. Raises `LocalProtocolError` for what is none of the core's, such as an open file."""
+        kind = type(thing)
+        if kind in ATOMS:
+            return thing
+        speller = spellers.get(kind)
+        if speller is None:
+            speller = spellers[kind] = _speller(kind, encode, array, mapping)
+        return speller(thing)
+
+    return encode
+
+
+def _speller(kind: Any, encode: Encode, array: Encode, mapping: Encode) -> Encode:
+    """How things of one class are written."""
+    if kind is float:
+        return lambda thing: thing if math.isfinite(thing) else mapping([("is", "float"), ("of", repr(thing))])
+    if issubclass(kind, IntEnum):
+        return lambda thing: mapping([("is", _name(kind)), ("of", int(thing))])
+    if issubclass(kind, bytes):
+        return lambda thing: mapping([("is", "bytes"), ("of", thing.hex())])
+    if issubclass(kind, tuple):
+        return lambda thing: array([encode(item) for item in thing])
+    if issubclass(kind, (list, deque)):
+        head = ("is", kind.__name__)
+        return lambda thing: mapping([head, ("of", array([encode(item) for item in thing]))])
+    if issubclass(kind, Mapping):
+        return lambda thing: mapping([
+            ("is", "map"), ("of", array([array([encode(key), encode(item)]) for key, item in thing.items()]))
+        ])  # fmt: skip
+    if attrs.has(kind):
+        return _speller_of_fields(kind, encode, mapping)
+    raise LocalProtocolError(f"a {kind.__name__} is no plain value of the core and cannot be kept (N-13)")
+
+
+def _speller_of_fields(kind: Any, encode: Encode, mapping: Encode) -> Encode:
+    head, names = ("is", _name(kind)), _fields(kind)
+    if len(names) < 2:  # attrgetter gives a tuple from two names on
+        return lambda thing: mapping([head, *((name, encode(getattr(thing, name))) for name in names)])
+    values = operator.attrgetter(*names)
+    return lambda thing: mapping([head, *zip(names, map(encode, values(thing)), strict=True)])
+
+
+# --- and back --------------------------------------------------------------------------------------------------------
+
+
+def decoder(opened: Callable[[Any], Any]) -> Decode:
+    """A `decode` of what an `encoder` wrote. `opened` gives an array as a list or tuple of its items, an object as a
+    dict, and anything else as it is; it looks no deeper."""
+    readers: dict[str, Read] = {}
+
+    def read(plain: Any, owner: Any) -> Any:
+        if type(plain) in PLAINEST:
+            return plain
+        plain = opened(plain)
+        kind = type(plain)
+        if kind is list or kind is tuple:
+            return tuple([read(item, owner) for item in plain])
+        if kind is not dict:
+            return plain
+        reader = readers.get(plain["is"])
+        if reader is None:
+            reader = readers[plain["is"]] = _reader(plain["is"], read)
+        return reader(plain, owner)
+
+    def decode(plain: Any, owner: Any = None, /) -> Any:
+        """What `encode` was given; `owner` becomes the `co` of every part. Raises `CheckpointError`."""
+        try:
+            return read(plain, owner)
+        except DAMAGE as failure:
+            raise CheckpointError(f"this record is damaged: {failure!r}") from failure
+
+    return decode
+
+
+def _reader(kind: str, read: Read) -> Read:
+    """How things of one name are made again."""
+    if kind in LISTS:
+        made = LISTS[kind]
+        return lambda plain, owner: made(read(plain["of"], owner))
     if kind == "map":
-        return {_decode(key, owner): _decode(item, owner) for key, item in plain["of"]}
+        return lambda plain, owner: dict(read(plain["of"], owner))
     if kind == "bytes":
-        return bytes.fromhex(plain["of"])
+        return lambda plain, owner: bytes.fromhex(plain["of"])
     if kind == "float":
-        return float(plain["of"])
+        return lambda plain, owner: float(plain["of"])
     cls = _class(kind)
     if issubclass(cls, IntEnum):
-        return cls(plain["of"])
-    return _rebuilt(cls, plain, owner)
+        return lambda plain, owner: cls(plain["of"])
+    return _reader_of_fields(cls, read)
 
 
-def _rebuilt(cls: type, plain: Mapping[str, Any], owner: Any) -> Any:
-    names = _fields(cls)
-    if plain.keys() != {"is", *names}:
-        raise CheckpointError(f"a {cls.__name__} has the fields {names}, not {sorted(plain.keys() - {'is'})}; it was "
-                              "kept by another version of paceline")  # fmt: skip
-    made: Any = object.__new__(cls)
-    for name in names:
-        object.__setattr__(made, name, _decode(plain[name], owner))  # also of a class that is frozen
-    if OWNER in attrs.fields_dict(cls):
-        object.__setattr__(made, OWNER, owner)
+def _reader_of_fields(cls: Any, read: Read) -> Read:
+    names, owned = _fields(cls), OWNER in attrs.fields_dict(cls)
+    expected = {"is", *names}
+
+    def made(plain: Any, owner: Any) -> Any:
+        if plain.keys() != expected:
+            raise CheckpointError(
+                f"a {cls.__name__} has the fields {names}, not {sorted(plain.keys() - {'is'})}; it was kept by another "
+                "version of paceline"
+            )
+        thing: Any = object.__new__(cls)
+        put = functools.partial(object.__setattr__, thing)  # also of a class that is frozen
+        for name in names:
+            value = plain[name]
+            put(name, value if type(value) in PLAINEST else read(value, owner))
+        if owned:
+            put(OWNER, owner)
+        return thing
+
     return made
+
+
+# --- names of classes ------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -132,3 +212,7 @@ def _class(name: str) -> type:
         if isinstance(found, type) and (attrs.has(found) or issubclass(found, IntEnum)) and _name(found) == name:
             return found
     raise CheckpointError(f"there is no class {name!r}; it was kept by another version of paceline, or is damaged")
+
+
+encode = encoder(list, dict)
+decode = decoder(lambda plain: plain)

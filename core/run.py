@@ -72,9 +72,12 @@ class Run:
         elif co.alive_count < config.min_ranks:
             self.fail(f"{co.alive_count} ranks are left of the {config.min_ranks} that a run needs")
         elif co.now > self.closed_at + config.scaled(config.formation_s):
-            for rank in co.alive:
-                if not co.peers[rank].acked:
-                    co.lose(rank, f"not formed within {config.formation_s:g} s")
+            for rank in co.cycle.unformed():
+                co.lose(rank, f"not formed within {config.formation_s:g} s")
+
+    def form_anew(self) -> None:
+        """Another source gives the initial state: it and those who wait for it have `formation_s` again (M-6)."""
+        self.closed_at = self.co.now
 
     def close_window(self) -> None:
         """Nobody else is waited for; cycle 0 can be armed."""

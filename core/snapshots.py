@@ -23,7 +23,7 @@ import attrs
 from .cadence import Balancer
 from .config import WISHABLE
 from .errors import CheckpointError
-from .plain import DAMAGE, decode, encode
+from .plain import DAMAGE, decoder, encoder
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -42,32 +42,20 @@ GIVEN_TO_COORDINATOR = frozenset({
 GIVEN_TO_WORKER = frozenset({"engine", "settings"})
 
 
-def freeze(thing: Any) -> Any:
-    """Anything that `plain.encode` takes, as nested tuples."""
-    return _frozen(encode(thing))
-
-
-def thawed(frozen: Any, owner: Any = None) -> Any:
-    """What `freeze` was given. Raises `CheckpointError`."""
-    return decode(_plain(frozen), owner)
-
-
-def _frozen(plain: Any) -> Any:
-    if isinstance(plain, list):
-        return (ARRAY, *(_frozen(item) for item in plain))
-    if isinstance(plain, dict):
-        return (OBJECT, *((key, _frozen(item)) for key, item in plain.items()))
-    return plain
-
-
-def _plain(frozen: Any) -> Any:
-    if not isinstance(frozen, (tuple, list)):
+def _opened(frozen: Any) -> Any:
+    if type(frozen) is not tuple and type(frozen) is not list:
         return frozen
     if frozen and frozen[0] == ARRAY:
-        return [_plain(item) for item in frozen[1:]]
-    if frozen and frozen[0] == OBJECT and all(len(pair) == 2 for pair in frozen[1:]):
-        return {key: _plain(item) for key, item in frozen[1:]}
+        return frozen[1:]
+    if frozen and frozen[0] == OBJECT:
+        return dict(frozen[1:])
     raise CheckpointError("this snapshot is damaged: a part of it is neither an array nor an object")
+
+
+freeze = encoder(lambda items: (ARRAY, *items), lambda pairs: (OBJECT, *pairs))
+"""Anything that `plain.encode` takes, as nested tuples."""
+thawed = decoder(_opened)
+"""What `freeze` was given. Raises `CheckpointError`."""
 
 
 # --- coordinator -----------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ def _event(name: str, meaning: str, /, **fields: str) -> TimelineEvent:
 
 
 _LADDER = {
-    "rank": "who is late", "cycle": "the cycle it is late in", "stage": "snapshot, upload, ack or step (M-10)",
+    "rank": "who is late", "cycle": "the cycle it is late in",
+    "stage": "snapshot, upload, ack, step or collective (M-10)",
     "waited": "without evidence", "deadline": "what it may take (M-11)", "median": "of its last ones, or None",
     "deviation": "median absolute deviation, or None", "count": "how many durations are known",
 }  # fmt: skip
@@ -87,6 +88,9 @@ _EVENTS = (
            dump="the state of everything"),
     _event("Stalled", "Nothing moved up to a ceiling (M-15, M-16); the run saves and stops.", cycle="its number",
            waited_s="without evidence", dump="the state of everything (O-8)"),
+    _event("SessionNew", "A communicator is made, for who is alive then (M-31).", session="its number",
+           ranks="its members", generator="who made its id", state_from="who gives the state to newcomers, or None",
+           cycle="the one that goes on in it, or None", attempt="of that cycle; 0 without one"),
     _event("Joined", "A rank was let in (M-7).", rank="its seat", incarnation="which life of it", host="as it says"),
     _event("Promoted", "It votes and works from now on (M-25).", rank="who"),
     _event("Left", "A polite departure (M-8).", rank="who", incarnation="which life", reason="as it says",

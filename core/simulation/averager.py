@@ -31,8 +31,9 @@ OF_ROUND = frozenset({"members", "observers", "opened"})
 @state
 class Averager:
     """`values` are the contributions of the round in hand, `ready` who waits for the result of which attempt, `sent`
-    who has it. `consensus` is the last one, `before` the one it would be taken back to. `barred` is as in
-    `Round.open`, for the cycle `barred_in`. `transfers` are open ones, by number: their donor and joiner (M-24).
+    who has it. `consensus` is the last one, and while it is `tentative`, because its cycle has not finished, `before`
+    the one it would be taken back to. `barred` is as in `Round.open`, for the cycle `barred_in`. `transfers` are open
+    ones, by number: their donor and joiner (M-24).
     """
 
     setup: Setup
@@ -44,6 +45,7 @@ class Averager:
     sent: set[int] = attrs.field(factory=set)
     consensus: float | None = None
     before: float | None = None
+    tentative: bool = False
     barred: dict[int, int] = attrs.field(factory=dict)
     barred_in: m.RoundKey | None = None
     bundles: deque[Any] = attrs.field(factory=deque)
@@ -80,7 +82,7 @@ class Averager:
             self._take_back()
             current.abort("the coordinator gave the round up")
         elif isinstance(effect, fx.CloseRound):
-            self.round = None
+            self.round, self.tentative = None, False
             self.values.clear()
         return []
 
@@ -103,8 +105,8 @@ class Averager:
 
     def _take_back(self) -> None:
         """K-10: what a save writes must not hold steps whose picks count as uncovered."""
-        if self.round is not None and self.round.phase == RoundPhase.SCATTERING and self.round.realized:
-            self.consensus = self.before
+        if self.tentative:
+            self.tentative, self.consensus = False, self.before
 
     # --- what the bulk lanes bring -----------------------------------------------------------------------------
 
@@ -187,7 +189,7 @@ class Averager:
             return ev.RoundAborted(opened.key, opened.attempt, current.cause)
         value = self.values[accepted[0]] if moves_state else self._mean(current)
         if value is not None:
-            self.before, self.consensus = self.consensus, value
+            self.before, self.consensus, self.tentative = self.consensus, value, True
         current.reduced(realized=value is not None)
         name = None if value is None else digest(value)
         accepted, refused = current.accepted(), current.refused()
@@ -223,6 +225,14 @@ class Averager:
         total = current.total_steps()
         current.staged(rank)
         return ("result", key.cycle, attempt, outcome, total, refusal, self.consensus if gets and not own else None)
+
+    def owes(self, rank: int, incarnation: int) -> bool:
+        """Whether a rank that is ready may still be sent a result of the round in hand."""
+        current = self.round
+        if current is None or rank in self.sent:
+            return False
+        asked = (current.opened.key.cycle, current.opened.attempt)
+        return self.ready.get((rank, incarnation)) == asked
 
     def write(self) -> list[Any]:
         """The next file of the oldest bundle: the consensus, then its record (K-6, K-7)."""

@@ -431,7 +431,8 @@ def test_the_last_consensus_is_not_written_while_it_is_read() -> None:
         assert bytes(held) == first != bytes(averager.consensus or b"")
 
 
-def test_a_consensus_whose_cycle_never_finished_is_none() -> None:
+@pytest.mark.parametrize("scattered", [False, True])
+def test_a_consensus_whose_cycle_never_finished_is_none(scattered: bool) -> None:
     """K-10, I52: given up or tried again after the reduce, the one before it is the last consensus again; only
     `close` makes a new one final. Else a save would hold steps whose picks count as uncovered."""
     averager, _ = average(SCHEMA, {0: Ship(5, random_flat(0))})
@@ -442,6 +443,8 @@ def test_a_consensus_whose_cycle_never_finished_is_none() -> None:
         averager.open(opened([0], key=key))
         Cohort(SCHEMA, averager, {0: Ship(5, random_flat(cycle))}, key=key).reduce()
         assert received(averager, 0) != first
+        if scattered:
+            averager.on_scattered(0)
         if end == averager.abort:
             averager.abort(AbortRound(key))
             assert bytes(averager.consensus or b"") == first

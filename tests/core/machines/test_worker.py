@@ -348,8 +348,8 @@ def test_an_error_exit_is_not_announced_as_clean(phase: WorkerPhase) -> None:
 @pytest.mark.parametrize("phase", list(WorkerPhase))
 def test_a_rank_that_does_not_train_says_why(phase: WorkerPhase) -> None:
     """I39."""
-    rank = Rank(phase)
-    assert bool(rank.worker.explain()) is (phase in (J, W, P, D))
+    rank = Rank(phase, collective=phase == WorkerPhase.IN_COLLECTIVE)
+    assert bool(rank.worker.explain()) is (phase in (J, W, P, D, WorkerPhase.IN_COLLECTIVE))
     assert rank.worker.explain(rank=0) == ()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.engine import untaken

@@ -1,0 +1,161 @@
+"""`paceline check`: every order in which a small run can happen, within bounds, on the production machines.
+
+One configuration is explored in this process. `--prove` explores the ones that every release is checked with, which are
+independent, in processes of their own (spawned), and wants all of them complete.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from ..core.config import POLICIES
+from ..core.errors import ConfigError
+from .knobs import parse_knobs
+
+if TYPE_CHECKING:
+    from ..core.simulation.check_report import CheckReport
+    from ..core.simulation.checker import Bounds
+    from ..core.simulation.explore import Progress
+
+__all__ = ["check", "parse_budget"]
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+FILES = {"counterexample.schedule": "schedule", "counterexample.mmd": "diagram", "test_counterexample.py": "test"}
+
+
+def parse_budget(text: str) -> float:
+    """`60s`, `8m`, `1h`, or seconds. Raises `ConfigError`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if found is None or float(found[1]) == 0:
+        raise ConfigError(f"--budget {text!r} is not allowed: write a time such as 60s, 8m or 1h")
+    return float(found[1]) * UNITS[found[2]]
+
+
+@click.command()
+@click.option("--ranks", default=2, show_default=True, metavar="N", help="Ranks of the run.")
+@click.option("--cycles", default=1, show_default=True, metavar="N", help="Averaging cycles after formation.")
+@click.option("--drops", default=0, show_default=True, metavar="N", help="Messages or reports that may be lost.")
+@click.option("--duplicates", default=0, show_default=True, metavar="N",
+              help="Messages or reports that may arrive twice.")
+@click.option("--deaths", default=0, show_default=True, metavar="N", help="Processes that may be killed.")
+@click.option("--restarts", default=0, show_default=True, metavar="N", help="Processes that may come back to a seat.")
+@click.option("--policy", default="cadence", show_default=True, metavar="|".join(POLICIES), help="Policy of the run.")
+@click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable.")
+@click.option("--budget", default="60s", show_default=True, metavar="TIME", help="Time until the search is cut.")
+@click.option("--all-orders", is_flag=True, help="Explore also orders that cannot matter; many times the states.")
+@click.option("--all-notes", is_flag=True, help="Tell apart states that differ in notes nobody decides by; likewise.")
+@click.option("--prove", is_flag=True, help="Explore the configurations that releases are checked with, to the end.")
+@click.option("--processes", default=2, show_default=True, type=click.IntRange(min=1), metavar="N",
+              help="With --prove: processes that explore them.")
+@click.option("--rows/--no-rows", default=True, help="Name the rows of the tables that were never taken.")
+@click.option("--out", default="paceline-check", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Where a counterexample goes: its schedule, its diagram, and a test that replays it.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def check(policy: str, knobs: Sequence[str], budget: str, all_orders: bool, all_notes: bool, prove: bool,
+          processes: int, rows: bool, out: Path, as_json: bool, **numbers: int) -> int:  # fmt: skip
+    """Check the protocol with every order of deliveries, losses and deaths that is possible within the bounds.
+
+    The production machines run; every invariant is checked in every state, and from each state the run must still be
+    able to end. The command ends with 1 if one is broken; the shortest run that shows it is printed and written.
+    """
+    from ..core.simulation.checker import PROOFS, Bounds
+
+    seconds = parse_budget(budget)
+    given = tuple(sorted({"policy": policy, **parse_knobs(knobs)}.items()))
+    bounds = list(PROOFS) if prove else [Bounds(**numbers, knobs=given)]
+    for one in bounds:
+        one.setup()  # knobs that do not go together are said before anything is explored
+    jobs = [_Job(one, seconds, not all_orders, not all_notes) for one in bounds]
+    found = []
+    for report in _reports(jobs, min(processes, len(jobs)), quiet=as_json):
+        found.append(report)
+        if not as_json:
+            click.echo(report.text(rows=rows and not prove))
+    for report in found:
+        _write(report, out)
+    if as_json:
+        click.echo(json.dumps([report.facts() for report in found], indent=1))
+    elif prove and rows:
+        click.echo("\n".join(_never(found)))
+    bad = [report for report in found if not report.ok or (prove and not report.exploration.complete)]
+    return 1 if bad else 0
+
+
+# --- exploring -------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Job:
+    """One search."""
+
+    bounds: Bounds
+    seconds: float
+    reduce: bool
+    forget: bool
+
+
+def _run(job: _Job, progress: Callable[[Progress], None] | None = None) -> CheckReport:
+    from ..core.simulation.checker import check as explored
+
+    return explored(job.bounds, seconds=job.seconds, clock=time.monotonic, progress=progress, reduce=job.reduce,
+                    forget=job.forget)  # fmt: skip
+
+
+def _reports(jobs: Sequence[_Job], processes: int, *, quiet: bool) -> Iterator[CheckReport]:
+    """In the order in which they are done."""
+    if processes == 1:
+        for job in jobs:
+            yield _run(job, None if quiet else _progress_line())
+        return
+    import multiprocessing
+
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(_run, jobs)
+
+
+def _progress_line() -> Callable[[Progress], None] | None:
+    """A line on standard error that is written over, if somebody looks at it."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
+
+    def show(now: Progress) -> None:
+        text = (f"{now.states:,} states, {now.transitions:,} transitions, {now.faults} faults, depth {now.depth}, "
+                f"{now.waiting:,} waiting, {now.seconds:.0f} s")  # fmt: skip
+        click.echo(f"\r\x1b[2K{text}\r", nl=False, err=True)
+
+    return show
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+
+
+def _write(report: CheckReport, out: Path) -> None:
+    found = report.counterexample
+    if found is None:
+        return
+    text = {"schedule": str(found.schedule), "diagram": found.diagram(), "test": found.test()}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, part in FILES.items():
+            (out / name).write_text(text[part], encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}; give another --out") from error
+    click.echo(f"written: {', '.join(str(out / name) for name in FILES)}; see `paceline replay`", err=True)
+
+
+def _never(reports: Sequence[CheckReport]) -> Iterator[str]:
+    """The rows that none of the searches took."""
+    never = [row for row in reports[0].untaken if all(row in report.untaken for report in reports)]
+    yield f"{reports[0].rows - len(never)} of {reports[0].rows} rows of the tables were taken; never taken:"
+    yield from (f"  {row}" for row in never)

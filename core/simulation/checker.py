@@ -1,0 +1,234 @@
+"""The model checker: every order in which a small run can happen, on the production machines.
+
+    report = check(Bounds(ranks=2, cycles=2, drops=1), seconds=60, clock=time.monotonic)
+    print(report.text())
+
+A state is a `World`, taken apart (`parts.py`); what can happen in it is what `World.enabled` says, and its faults as
+long as their budgets last. `explore.py` visits them all. Every invariant of protocol section 16 that the world and its
+ghost check is checked in every state and on every step; further properties are `PROPERTIES` below.
+
+What is bounded
+    The number of ranks; the data: so many batches that each rank takes one step a cycle, for `cycles` cycles after
+    formation; and each kind of fault, by its own budget (`AXES`). Time passes only when nothing else can happen, up to
+    the next deadline: deliveries in time are explored in every order, late ones by what their lateness leads to, such
+    as a death. Beacons and heartbeats are so rare that they come only when a run is stuck, and a run that goes on after
+    `PATIENCE` deadlines is taken to go on for ever. What is not on an axis does not happen: no rank leaves, no
+    contribution is poisoned, no operator asks.
+
+What is left out although it is within the bounds
+    Orders that cannot matter. If a process has a message to serve, is healthy and waits for no result, then whatever it
+    does next commutes with all that others do: they can neither see it nor keep it from happening. Then only its own
+    actions are explored, and the faults that could strike it first, before anybody else's (a persistent set; Godefroid,
+    LNCS 1032). Everything others could do can still be done afterwards, so no end of a run and no broken invariant is
+    lost; `reduce=False` explores all orders, and the tests compare the two.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+
+from ..diagram import in_words
+from ..engine import Taken, untaken
+from ..errors import ConfigError
+from ..tables import TABLES, engine_for
+from .action import Action, act
+from .check_report import CheckReport, counterexample
+from .explore import Budget, Kind, Progress, Property, explore
+from .parts import CENTRAL, LOCAL, Parts, Row
+from .setup import Setup
+from .violation import Violation
+
+__all__ = ["AXES", "PROOFS", "Bounds", "Cohort", "check"]
+
+AXES: dict[str, tuple[str, ...]] = {
+    "drops": ("drop", "lose"),
+    "duplicates": ("duplicate", "repeat"),
+    "deaths": ("crash",),
+    "restarts": ("join",),
+}
+"""The kinds of fault by the budget that they are taken from."""
+KNOBS: dict[str, object] = {
+    "num_epochs": 1, "batch_size": 1, "anchor": 1, "min_anchor": 1, "max_anchor": 1, "heartbeat_s": 1000.0,
+    "heartbeat_timeout_s": 3000.0, "beacon_s": 1000.0, "reduce_ceiling_s": 3000.0, "window_ceiling_s": 6000.0,
+    "meta_controller": False,
+}  # fmt: skip
+"""A run as small as the protocol allows, in which time matters only to who is stuck."""
+PATIENCE = 40
+"""Deadlines that pass in one run. A run that has not ended then waits for ever, which counts as a deadlock: beacons and
+heartbeats would go on, and make a new state each time. Runs that end need far fewer."""
+UP_FAULTS, OWN_FAULTS = ("drop", "duplicate"), ("lose", "repeat", "crash")
+"""Faults of what a process has said, which take their turn with the coordinator's; and those of the process itself."""
+
+State = tuple[int, ...]
+"""What is left of each budget, in the order of `AXES`, and of `PATIENCE`; then the `Row`."""
+HEAD = len(AXES) + 1
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """How much can happen: ranks, cycles after formation, and faults of each kind (`AXES`). `knobs` are knobs of the
+    run besides `KNOBS`."""
+
+    ranks: int = 2
+    cycles: int = 1
+    drops: int = 0
+    duplicates: int = 0
+    deaths: int = 0
+    restarts: int = 0
+    knobs: tuple[tuple[str, object], ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("ranks", "cycles"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name} {getattr(self, name)} is not allowed: give at least 1")
+        for name in AXES:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"--{name} {getattr(self, name)} is not allowed: give 0 or more")
+
+    def setup(self) -> Setup:
+        """The run."""
+        return Setup(ranks=self.ranks, samples=self.ranks * self.cycles, knobs={**KNOBS, **dict(self.knobs)})
+
+    def __str__(self) -> str:
+        """2 ranks / 1 cycle / 1 drop."""
+        numbers = {name: getattr(self, name) for name in ("ranks", "cycles", *AXES)}
+        return " / ".join(f"{n} {name if n != 1 else name[:-1]}" for name, n in numbers.items() if n)
+
+
+PROOFS = (
+    Bounds(ranks=2, cycles=2, drops=1, duplicates=1),
+    Bounds(ranks=2, deaths=1, restarts=1),
+    Bounds(ranks=3, drops=1, deaths=1),
+)
+"""What every release is checked with, to the end."""
+
+
+def check(
+    bounds: Bounds,
+    *,
+    seconds: float = math.inf,
+    states: float = math.inf,
+    clock: Callable[[], float] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    reduce: bool = True,
+    forget: bool = True,
+) -> CheckReport:
+    """Explore a cohort within bounds. `seconds` needs `clock`, of monotonic seconds. `reduce` and `forget` off: every
+    order, and every note of the machines in the state, which is the same answer for much more time."""
+    cohort = Cohort(bounds, reduce=reduce, forget=forget)
+    with _counted() as taken:
+        seen = explore(cohort, budget=Budget(states=states, seconds=seconds), clock=clock, progress=progress)
+    never = [f"{name}: {in_words(row)}" for name, table in TABLES.items() for row in untaken(table, taken)]
+    found = None if seen.failure is None else counterexample(bounds, seen.failure)
+    return CheckReport(bounds, seen, sum(len(table.rows) for table in TABLES.values()), tuple(never), reduce, found)
+
+
+@contextmanager
+def _counted() -> Iterator[Taken]:
+    """Counts the rows of all tables that are taken inside. What is counted around it goes on counting."""
+    engines = {name: engine_for(name) for name in TABLES}
+    around = {name: engine.taken for name, engine in engines.items()}
+    taken: Taken = {}
+    for engine in engines.values():
+        engine.taken = taken
+    try:
+        yield taken
+    finally:
+        for name, engine in engines.items():
+            outer = engine.taken = around[name]
+            for key, times in taken.items():
+                if outer is not None and key[0] == name:
+                    outer[key] = outer.get(key, 0) + times
+
+
+class Cohort:
+    """The model that is explored (`explore.Model`)."""
+
+    failures = (Violation,)
+
+    def __init__(self, bounds: Bounds, *, reduce: bool = True, forget: bool = True) -> None:
+        self.parts = Parts(bounds.setup(), forget=forget)
+        self.budgets = tuple(getattr(bounds, name) for name in AXES)
+        self.ranks = bounds.ranks
+        self.reduce = reduce
+        self.axis = {kind: axis for axis, kinds in enumerate(AXES.values()) for kind in kinds}
+
+    @functools.cached_property
+    def properties(self) -> Sequence[Property[State]]:
+        """What is claimed of all runs, besides the invariants."""
+        return (
+            Property(Kind.SOMETIMES, "a run ends with everything covered", self._ends_well),
+            Property(Kind.FROM_EVERYWHERE, "the run ends (I38)", lambda state: self.parts.over(self._row(state))),
+            Property(Kind.FROM_EVERYWHERE, "with fewer faults than ranks the run ends with everything covered",
+                     lambda state: self._ends_well(state) or self._struck(state) >= self.ranks),
+        )
+
+    def initial(self) -> State:
+        """The cohort at the door: every rank has been let in, nothing else has happened."""
+        return (*self.budgets, PATIENCE, *self.parts.first)
+
+    def actions(self, state: State) -> Sequence[Action]:
+        """Moves, dullest first, then faults; see the module for what is left out."""
+        row, parts = self._row(state), self.parts
+        moves: list[Action] = []
+        faults: list[Action] = []
+        for number in range(parts.count(row)):
+            kinds, strikes = parts.possible(row, number)
+            mine = [act(kind, number) for kind in kinds if kind in LOCAL]
+            allowed = [act(kind, number) for kind in strikes if kind in self.axis and state[self.axis[kind]]]
+            if mine and self.reduce and self._commutes(state, row, number):
+                return mine + [action for action in allowed if action.kind in OWN_FAULTS]
+            moves += mine + [act(kind, number) for kind in kinds if kind in CENTRAL]
+            faults += allowed
+        moves += [act(kind) for kind in parts.of_averager(row)]
+        if not moves and parts.is_due(row):
+            if not state[HEAD - 1]:
+                return ()
+            moves.append(act("tick"))
+        if state[self.axis["join"]] and not parts.over(row):
+            faults += [act("join", rank) for rank in parts.vacant(row)]
+        return moves + faults
+
+    def step(self, state: State, action: Action) -> State:
+        """See `Parts.do`."""
+        after = self.parts.do(self._row(state), action)
+        spent = HEAD - 1 if action.kind == "tick" else self.axis.get(action.kind)
+        left = state[:HEAD]
+        if spent is not None:
+            left = (*left[:spent], left[spent] - 1, *left[spent + 1 :])
+        return (*left, *after)
+
+    def is_fault(self, action: Action) -> bool:
+        """On an axis."""
+        return action.kind in self.axis
+
+    def final(self, state: State) -> bool:
+        """The run is over."""
+        return self.parts.over(self._row(state))
+
+    def fingerprint(self, state: State) -> int:
+        """Of what is left of the budgets, and of the content of the world."""
+        return self.parts.fingerprint(self._row(state), state[:HEAD])
+
+    def _row(self, state: State) -> Row:
+        return state[HEAD:]
+
+    def _struck(self, state: State) -> int:
+        """Faults so far; who comes back is none."""
+        return sum(had - left for kind, had, left in zip(AXES, self.budgets, state, strict=False) if kind != "restarts")
+
+    def _ends_well(self, state: State) -> bool:
+        finish = self.parts.run(self._row(state))[1]
+        return finish is not None and finish.status == "ok"
+
+    def _commutes(self, state: State, row: Row, number: int) -> bool:
+        """Whether what this process can do next is seen by nobody, and kept from happening by nobody but itself."""
+        parts = self.parts
+        if any(state[self.axis[kind]] for kind in UP_FAULTS) and parts.has_spoken(row, number):
+            return False
+        return parts.is_left_alone(row, number)

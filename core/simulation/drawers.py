@@ -1,0 +1,252 @@
+"""The parts of a `World`, each in a drawer: a state of the model checker is a row of their numbers.
+
+There are few different workers, messages, lanes and coordinators, and very many worlds that they make up. So each part
+is kept once, under a number (`Interned`), and `Drawers` takes a world apart into such numbers and puts it together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+
+from ..coordinator import Coordinator
+from ..worker import Worker, WorkerSettings
+from . import forget
+from .fingerprint import Interned, combine
+from .frozen import frozen, thaw
+from .ghost import Ghost
+from .process import Process
+from .setup import Setup
+from .world import World
+
+__all__ = ["LANES", "Drawers", "Row"]
+
+Row = tuple[int, ...]
+"""A state: the numbers of its parts, those of the world (`CLOCK` to `TRAINED`), then seven for each process."""
+CLOCK, RUN, COORDINATOR, AVERAGER, SHARED, HISTORY, TRAINED = range(7)
+SHELL, BODY, MINE, UP, DOWN, BULK_UP, BULK_DOWN = range(7)
+WIDTH = 7
+LANES = {"up": UP, "down": DOWN, "bulk_up": BULK_UP, "bulk_down": BULK_DOWN}
+
+
+def _without(cls: Any, *names: str) -> frozenset[str]:
+    return frozenset(field.name for field in attrs.fields(cls) if field.name not in names)
+
+
+IN_SHELL = ("rank", "incarnation", "alive", "linked", "paused", "hung", "muted", "deafened", "tampered", "skew")
+IN_MINE = ("base", "since", "unmerged", "copies", "held")
+IN_HISTORY = ("means", "realized")
+NOT_SHELL = _without(Process, *IN_SHELL)
+NOT_BODY = frozenset({"worker", "frames", "seen", *LANES, *IN_SHELL})
+NOT_HISTORY = _without(Ghost, *IN_HISTORY)
+NOT_SHARED = frozenset({"last", "seen", "acted", "trained", *IN_MINE, *IN_HISTORY})
+SHELL_NAMES = tuple(field.name for field in attrs.fields(Process) if field.name in IN_SHELL)
+
+
+class Drawers:
+    """All parts that were met, and a world to put them together in. With `forget` off, nothing is left out of a state
+    (see `forget.py`)."""
+
+    def __init__(self, setup: Setup, *, forget: bool = True) -> None:
+        self.world = World(setup)
+        self.forget = forget
+        self.clocks, self.runs, self.coordinators, self.averagers = Interned(), Interned(), Interned(), Interned()
+        self.shared, self.histories, self.trained = Interned(), Interned(), Interned()
+        self.shells, self.bodies, self.mine = Interned(), Interned(), Interned()
+        self.items, self.lanes = Interned(), Interned()
+        self.of_world = (self.clocks, self.runs, self.coordinators, self.averagers, self.shared, self.histories,
+                         self.trained)  # fmt: skip
+        self.of_process = (self.shells, self.bodies, self.mine, self.lanes, self.lanes, self.lanes, self.lanes)
+        self.loaded = -1  # which coordinator is in the world, as long as it stays what it is
+        self.seen_by: list[Any] = []
+        self.known_to: list[Any] = []
+        self._settings: dict[tuple[int, int], WorkerSettings] = {}
+        self.first = self.row()
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def fingerprint(self, row: Row, beside: Row = ()) -> int:
+        """By the content of all parts, and the numbers beside them, so the same in every process and search."""
+        of_world = [drawer.fingerprints[part] for drawer, part in zip(self.of_world, row, strict=False)]
+        rest = row[WIDTH:]
+        of_processes = [self.of_process[place % WIDTH].fingerprints[part] for place, part in enumerate(rest)]
+        return combine([*beside, *of_world, *of_processes])
+
+    def count(self, row: Row) -> int:
+        """Processes of a state, those that are gone included."""
+        return len(row) // WIDTH - 1
+
+    def part(self, row: Row, number: int, place: int) -> int:
+        """One part of a process."""
+        return row[(number + 1) * WIDTH + place]
+
+    def thing(self, row: Row, number: int, place: int) -> Any:
+        """The same, as what it stands for."""
+        return self.of_process[place].things[self.part(row, number, place)]
+
+    def run(self, row: Row) -> Any:
+        """(alive, finish, knocks, failed, seats) of the world."""
+        return self.runs.things[row[RUN]]
+
+    def ghost(self, row: Row) -> list[tuple[str, Any]]:
+        """What the ghost knows of the whole run, by name."""
+        names = [field.name for field in attrs.fields(Ghost) if field.name not in NOT_SHARED]
+        return list(zip(names, self.shared.things[row[SHARED]], strict=True))
+
+    def over(self, row: Row) -> bool:
+        """The run has ended, well or not."""
+        alive, finish, *_ = self.run(row)
+        return finish is not None or not alive
+
+    # --- taking apart ------------------------------------------------------------------------------------------------
+
+    def row(self) -> Row:
+        """The state of the world as it is."""
+        processes: list[int] = []
+        for process in self.world.processes:
+            processes += self._of_process(process)
+        return (*self._of_world(), *processes)
+
+    def _of_world(self) -> Row:
+        world, ghost = self.world, self.world.ghost
+        failed = tuple((number, tuple(tokens)) for number, tokens in sorted(world.failed.items()) if tokens)
+        seats = tuple((rank, process.number) for rank, process in sorted(world.seats.items()))
+        return (
+            self.clocks.number((world.now, world.skew)),
+            self.runs.number((world.alive, world.finish, world._knocks, failed, seats)),
+            self._coordinator(),
+            self.averagers.number(world.averager.snapshot()),
+            self.shared.number(frozen(ghost, NOT_SHARED)),
+            self.histories.number(frozen(ghost, NOT_HISTORY)),
+            self._trained_as(ghost.trained),
+        )
+
+    def _trained_as(self, trained: dict[Any, int]) -> int:
+        counts = sorted(trained.items())
+        return self.trained.number(tuple((pick, 1 if self.forget else count) for pick, count in counts))
+
+    def _coordinator(self) -> int:
+        co = self.world.co
+        if self.forget:
+            forget.of_coordinator(co)
+        self.loaded = self.coordinators.number(co.snapshot())
+        if self.loaded == len(self.seen_by):
+            self.seen_by.append(SimpleNamespace(peers={
+                rank: SimpleNamespace(alive=p.alive, phase=p.phase, attached=p.attached, incarnation=p.incarnation,
+                                      steps=p.steps)
+                for rank, p in co.peers.items()
+            }))  # fmt: skip
+        return self.loaded
+
+    def _of_process(self, process: Process) -> Row:
+        lanes = [self._lane(self.items.number(item) for item in getattr(process, name)) for name in LANES]
+        return (*self._person(process), *lanes)
+
+    def _person(self, process: Process) -> tuple[int, int, int]:
+        if self.forget and not process.alive:
+            return self._of_the_gone(process)
+        body = self._body(process)
+        return self.shells.number(frozen(process, NOT_SHELL)), body, self._of_ghost(process.number)
+
+    def _body(self, process: Process) -> int:
+        worker = process.worker
+        body = self.bodies.number((frozen(process, NOT_BODY), worker.snapshot()))
+        if body == len(self.known_to):
+            self.known_to.append(SimpleNamespace(inbox=bool(worker.inbox), phase=worker.phase,
+                                                  steps_since_avg=worker.steps_since_avg))  # fmt: skip
+        return body
+
+    def _of_the_gone(self, process: Process) -> tuple[int, int, int]:
+        """Nothing is asked of it any more but the copy that it gave."""
+        copies = self.world.ghost.copies
+        known = (("copies", copies[process.number]),) if process.number in copies else ()
+        settings = self._settings_of(process.rank, process.incarnation)
+        fresh = Process(process.number, process.rank, process.incarnation, Worker.create(settings, 0.0), 0.0)
+        body = self._body(fresh)
+        return self.shells.number(frozen(process, NOT_SHELL)), body, self.mine.number((*known, ("unmerged", ()), ()))
+
+    def _of_ghost(self, number: int) -> int:
+        ghost = self.world.ghost
+        known = [(name, getattr(ghost, name)[number]) for name in IN_MINE if number in getattr(ghost, name)]
+        return self.mine.number((*known, tuple(sorted(act[1:] for act in ghost.acted if act[0] == number))))
+
+    def _lane(self, items: Iterable[int]) -> int:
+        lane = tuple(items)
+        return self.lanes.number_as(combine(self.items.fingerprints[item] for item in lane), lane)
+
+    # --- putting together --------------------------------------------------------------------------------------------
+
+    def build(self, row: Row) -> World:
+        """The whole world of a state."""
+        self._put_world(row)
+        for process in self.world.processes:
+            number = process.number
+            self._put_person(process, row)
+            self._put_mine(number, self.part(row, number, MINE))
+            for name, place in LANES.items():
+                lane = self.thing(row, number, place)
+                setattr(process, name, deque(self.items.things[item] for item in lane))
+        return self.world
+
+    def _put_surface(self, row: Row) -> None:
+        """All that says what can happen, but for the machines and the ghost."""
+        world = self.world
+        world.now, world.skew = self.clocks.things[row[CLOCK]]
+        world.alive, world.finish, world._knocks, failed, seats = self.run(row)
+        world.failed = {number: deque(tokens) for number, tokens in failed}
+        world.averager.load(self.averagers.things[row[AVERAGER]])
+        self._fit(row)
+        world.seats = {rank: world.processes[number] for rank, number in seats}
+
+    def _put_world(self, row: Row) -> None:
+        world, ghost = self.world, self.world.ghost
+        self._put_surface(row)
+        if self.loaded != row[COORDINATOR]:
+            kept = self.coordinators.things[row[COORDINATOR]]
+            world.co = Coordinator.restore(world.config, kept, engine=world.setup.engine)
+            self.loaded = row[COORDINATOR]
+        thaw(ghost, self.shared.things[row[SHARED]], NOT_SHARED)
+        ghost.trained = dict(self.trained.things[row[TRAINED]])
+        self._put_history(row[HISTORY])
+
+    def _put_history(self, history: int) -> None:
+        ghost = self.world.ghost
+        thaw(ghost, self.histories.things[history], NOT_HISTORY)
+        ghost.seen = None
+        ghost.acted.clear()
+        for name in IN_MINE:
+            getattr(ghost, name).clear()
+
+    def _fit(self, row: Row) -> None:
+        """As many processes as the state has, with their shells; what is in them is left as it is."""
+        world = self.world
+        del world.processes[self.count(row) :]
+        for number in range(self.count(row)):
+            if number == len(world.processes):
+                settings = self._settings_of(*self.thing(row, number, SHELL)[:2])
+                world.processes.append(Process(number, settings.rank, settings.incarnation,
+                                               Worker.create(settings, 0.0), 0.0))  # fmt: skip
+            thaw(world.processes[number], self.thing(row, number, SHELL), NOT_SHELL)
+
+    def _put_person(self, process: Process, row: Row) -> None:
+        fields, worker = self.thing(row, process.number, BODY)
+        thaw(process, self.thing(row, process.number, SHELL), NOT_SHELL)
+        thaw(process, fields, NOT_BODY)
+        settings = self._settings_of(process.rank, process.incarnation)
+        process.worker = Worker.restore(settings, worker, engine=self.world.setup.engine)
+        process.seen = None
+
+    def _put_mine(self, number: int, mine: int) -> None:
+        *known, acted = self.mine.things[mine]
+        for name, noted in known:
+            getattr(self.world.ghost, name)[number] = noted
+        self.world.ghost.acted.update((number, *act) for act in acted)
+
+    def _settings_of(self, rank: int, incarnation: int) -> WorkerSettings:
+        if (rank, incarnation) not in self._settings:
+            self._settings[rank, incarnation] = self.world._settings(rank, incarnation)
+        return self._settings[rank, incarnation]

@@ -1,0 +1,211 @@
+"""The model checker: its shortcuts are none that matter, what is broken is found, and what it says is so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from paceline.backends import command_check
+from paceline.backends.cli import cli
+from paceline.core.errors import ConfigError, InvariantError
+from paceline.core.simulation import World
+from paceline.core.simulation import checker as checker_module
+from paceline.core.simulation.check_report import CheckReport, counterexample
+from paceline.core.simulation.checker import PATIENCE, Bounds, Cohort, check
+from paceline.core.simulation.explore import Failure, Model, explore
+from paceline.core.simulation.schedule import Schedule, play
+from paceline.core.simulation.violation import Violation
+
+from support.mutants import change_rows
+
+ALONE = Bounds(ranks=1, drops=1, duplicates=1)
+CALM = Bounds(ranks=2)
+
+
+class Watched(Cohort):
+    """Notes how runs end, and compares every `sample`-th step with the same step on an entire world."""
+
+    def __init__(self, bounds: Bounds, sample: int = 0, **options: bool) -> None:
+        super().__init__(bounds, **options)
+        self.ends: set[tuple[Any, ...]] = set()
+        self.sample, self.steps = sample, 0
+
+    def final(self, state: tuple[int, ...]) -> bool:
+        finish = self.parts.run(self._row(state))[1]
+        if finish is not None:
+            version = dict(self.parts.ghost(self._row(state))).get("version")
+            self.ends.add((finish.status, version, self._struck(state)))
+        return super().final(state)
+
+    def step(self, state: tuple[int, ...], action: Any) -> tuple[int, ...]:
+        after = super().step(state, action)
+        self.steps += 1
+        if self.sample and self.steps % self.sample == 0:
+            whole = self.parts.whole(self._row(state), action)
+            assert self.parts.fingerprint(whole) == self.parts.fingerprint(self._row(after)), action
+        return after
+
+    def actions(self, state: tuple[int, ...]) -> Any:
+        found = super().actions(state)
+        if not found:
+            self.final(state)
+        return found
+
+
+def explored(bounds: Bounds, sample: int = 0, **options: bool) -> tuple[Watched, Any]:
+    model = Watched(bounds, sample, **options)
+    as_model: Model[Any, Any] = model
+    return model, explore(as_model)
+
+
+# --- shortcuts -------------------------------------------------------------------------------------------------------
+
+
+def test_an_action_reads_no_more_than_is_remembered_of_it() -> None:
+    """Each step by parts is the same step on the entire world."""
+    model, seen = explored(CALM, sample=5)
+    assert seen.ok and seen.complete and model.steps > 500
+    model, seen = explored(attrs.evolve(ALONE, deaths=1, restarts=1), sample=25)
+    assert seen.complete and model.steps > 500
+
+
+@pytest.mark.parametrize("bounds", [ALONE, CALM], ids=str)
+def test_neither_orders_nor_notes_that_are_left_out_change_how_runs_end(bounds: Bounds) -> None:
+    """The same ends, and the same answers, with all of both in it; only the number of states differs."""
+    short, seen = explored(bounds)
+    whole, everything = explored(bounds, reduce=False)
+    assert short.ends == whole.ends and ("ok", bounds.cycles, 0) in short.ends
+    assert (seen.ok, seen.unreached) == (everything.ok, everything.unreached)
+    assert seen.states < everything.states or bounds.ranks == 1
+    noted, remembered = explored(bounds, forget=False)
+    assert noted.ends == short.ends and remembered.ok == seen.ok
+    assert remembered.states > seen.states
+
+
+def test_fingerprints_are_those_of_the_content() -> None:
+    """A state has the same one in another search, where its parts have other numbers."""
+    one, other = Cohort(CALM), Cohort(attrs.evolve(CALM, drops=0))
+    state = one.initial()
+    for _ in range(12):
+        state = one.step(state, one.actions(state)[0])
+    there = other.initial()
+    for last in (True, False):  # another order first, then the same
+        there = other.initial()
+        for _ in range(12):
+            there = other.step(there, other.actions(there)[-1 if last else 0])
+    assert one.fingerprint(state) == other.fingerprint(there) and state != there
+
+
+# --- what it finds ---------------------------------------------------------------------------------------------------
+
+
+def test_a_gate_that_opens_too_early_is_found_in_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-12: a cycle that finishes without its acknowledgements."""
+    change_rows(monkeypatch, "cycle", lambda row: row.event == "Judge" and row.guards == ("gate_complete",), guards=())
+    report = check(CALM)
+    found = report.counterexample
+    assert not report.ok and found is not None and report.exploration.failure is not None
+    assert len(report.exploration.failure.actions) < 15 and report.exploration.failure.faults == 0
+    assert report.headline.startswith("broken within 2 ranks / 1 cycle")
+    _shows(report)
+
+
+def _shows(report: CheckReport) -> None:
+    """Every form of the counterexample shows the same."""
+    found = report.counterexample
+    assert found is not None
+    schedule = Schedule.parse(str(found.schedule))
+    with pytest.raises(Violation) as raised:
+        for _ in play(World(schedule.setup), schedule.actions, dullest=schedule.dullest):
+            pass
+    assert raised.value.name == schedule.breaks
+    names: dict[str, Any] = {}
+    exec(compile(found.test(), "test_counterexample.py", "exec"), names)
+    with pytest.raises(Violation, match=schedule.breaks or ""):
+        names["test_what_the_model_checker_found"]()
+    assert "   1. " in report.text() and found.text in report.text()
+    assert found.diagram().startswith("sequenceDiagram\n    participant C as coordinator")
+    assert json.loads(json.dumps(report.facts()))["counterexample"]["schedule"] == str(found.schedule)
+
+
+def test_a_wait_without_end_is_found_although_nothing_is_ever_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-12.5: a rank that no Update releases. No invariant breaks; beacons and heartbeats go on for ever."""
+    change_rows(monkeypatch, "worker", lambda row: row.event == "Update" and "release" in row.effects,
+                effects=("commit",))  # fmt: skip
+    report = check(attrs.evolve(CALM, ranks=1, cycles=2))
+    failure = report.exploration.failure
+    assert failure is not None and failure.property == "no deadlock" and failure.faults == 0
+    assert [action.kind for action in failure.actions].count("tick") == PATIENCE
+    assert report.counterexample is not None and report.counterexample.schedule.breaks == "I38"
+
+
+def test_a_counterexample_that_shows_nothing_is_a_fault_of_the_checker() -> None:
+    with pytest.raises(InvariantError, match="please report"):
+        counterexample(CALM, Failure("Violation", "I1: nonsense", (), 0))
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_exhausted_and_what_was_cut_is_said() -> None:
+    """Nothing is claimed beyond the axes."""
+    whole = check(ALONE)
+    assert whole.headline.startswith("exhaustive to 1 rank / 1 cycle / 1 drop / 1 duplicate: ")
+    assert whole.headline.endswith(", complete") and "with 2 faults: " in whole.text()
+    assert "every invariant holds" in whole.text() and "rows of the tables were taken; never taken:" in whole.text()
+    cut = check(ALONE, states=100)
+    assert cut.headline.startswith("bounded: 1 rank") and "was cut at 10" in cut.headline
+    assert "of the states not explored" in cut.text() and cut.ok and not cut.exploration.complete
+
+
+@pytest.mark.parametrize(("wrong", "said"), [({"ranks": 0}, "--ranks 0"), ({"drops": -1}, "--drops -1")])
+def test_bounds_that_mean_nothing_are_refused(wrong: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Bounds(**wrong)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["check", *arguments], standalone_mode=False)
+
+
+def test_the_command_prints_the_report_and_ends_with_0() -> None:
+    result = invoke("--ranks", "1", "--budget", "2m")
+    assert result.return_value == 0, result.output
+    assert "exhaustive to 1 rank / 1 cycle: " in result.output and "  worker: " in result.output
+    facts = json.loads(invoke("--ranks", "1", "--json").stdout)
+    assert facts[0]["complete"] and facts[0]["ok"] and facts[0]["states"] == facts[0]["levels"][0]["states"]
+
+
+def test_the_command_writes_a_counterexample_and_ends_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    change_rows(monkeypatch, "cycle", lambda row: row.event == "Judge" and row.guards == ("gate_complete",), guards=())
+    result = invoke("--no-rows", "--out", str(tmp_path / "deep"))
+    assert result.return_value == 1 and "written: " in result.output
+    names = sorted(path.name for path in (tmp_path / "deep").iterdir())
+    assert names == ["counterexample.mmd", "counterexample.schedule", "test_counterexample.py"]
+    (tmp_path / "file").write_text("")
+    assert isinstance(invoke("--out", str(tmp_path / "file" / "x")).exception, ConfigError)
+
+
+def test_to_prove_is_to_explore_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof that was cut is none; rows are told once for all of them."""
+    monkeypatch.setattr(checker_module, "PROOFS", (Bounds(ranks=1), ALONE))
+    done = invoke("--prove", "--processes", "1")
+    assert done.return_value == 0 and done.output.count("exhaustive") == 2 and done.output.count("never taken") == 1
+    moments = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(command_check.time, "monotonic", lambda: float(next(moments)))
+    monkeypatch.setattr(checker_module, "PROOFS", (Bounds(ranks=1, drops=2, duplicates=2),))
+    cut = invoke("--prove", "--processes", "1", "--budget", "50s")
+    assert cut.return_value == 1 and "bounded: " in cut.output
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0s", "-1s", "1d"])
+def test_a_budget_is_a_time(text: str) -> None:
+    assert isinstance(invoke("--budget", text).exception, ConfigError)
