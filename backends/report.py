@@ -26,6 +26,8 @@ from ..core.errors import CheckpointError, InvariantError
 __all__ = ["Accounting", "Figures", "Recording", "Span", "account", "figures", "mean_figures", "read_timeline"]
 
 Record = Mapping[str, Any]
+STAMP = ("t", "wall", "generation", "phase", "run_phase", "again")
+"""What differs between two records of one event."""
 
 
 # --- what became of every batch --------------------------------------------------------------------------------
@@ -269,4 +271,18 @@ def read_timeline(path: Path) -> list[dict[str, Any]]:
                 break
             raise CheckpointError(f"line {number} of {path} is no record: {error}") from error
         records.append(record)
-    return records
+    return _once(records)
+
+
+def _once(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what a coordinator that was started anew has said `again`, where its former life did say it (M-44)."""
+    if not any(record.get("again") for record in records):
+        return records
+    said: set[str] = set()
+    kept = []
+    for record in records:
+        facts = json.dumps({name: fact for name, fact in record.items() if name not in STAMP}, sort_keys=True)
+        if not (record.get("again") and facts in said):
+            kept.append(record)
+        said.add(facts)
+    return kept

@@ -62,6 +62,8 @@ class Recorder:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                if append:
+                    _cut_torn_line(path)
                 self._file = open(path, "a" if append else "w", buffering=1, encoding="utf-8")  # noqa: SIM115 - lives as long as the run
             except OSError as error:
                 raise ConfigError(f"the run directory cannot be written: {error}") from error
@@ -130,6 +132,13 @@ class Recorder:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _cut_torn_line(path: Path) -> None:
+    """A process that was killed may have left half a record, which the next one would be glued to."""
+    if path.exists():
+        data = path.read_bytes()
+        os.truncate(path, data.rfind(b"\n") + 1)
 
 
 async def serve(

@@ -74,6 +74,7 @@ class RankDriver:
         self._lock = threading.Lock()
         self._outgoing: deque[Any] = deque()
         self._next_try: float | None = None
+        self._search = trio.CancelScope()
         self._token = trio.lowlevel.current_trio_token()
         self._news = trio.Event()
         self._kick_due = False
@@ -121,7 +122,9 @@ class RankDriver:
             nursery.start_soon(self._tick)
             while channel is not None:
                 await self._serve(channel)
-                channel = await self._look_for_coordinator()
+                channel, self._search = None, trio.CancelScope()
+                with self._search:
+                    channel = await self._look_for_coordinator()
 
     def _look(self) -> tuple[bool, float | None, trio.Event]:
         """Whether the worker has stopped, when it wants a tick, and what wakes whoever waits for more. Once it has
@@ -134,6 +137,7 @@ class RankDriver:
         while True:
             stopped, due, news = self._look()
             if stopped:
+                self._search.cancel()  # a try may take long, and nobody waits for its answer any more
                 return
             if due is not None and self._clock() >= due:
                 self.feed(ev.Tick())

@@ -247,3 +247,15 @@ def test_the_two_sentences_say_what_the_numbers_say() -> None:
     assert "97.5 %" in second
     assert "-2.0 points" in second
     assert len(summary({"cadence": means["cadence"]}, 1000)) == 1
+
+
+def test_what_a_restarted_coordinator_says_again_counts_once(tmp_path: Path) -> None:
+    """M-44: where the dead one said it; what it never came to say counts."""
+    said = {"event": "Covered", "cycle": 3, "replayed": 0, "slices": [[0, 0, 0, 4]]}
+    unsaid = {**said, "cycle": 4, "slices": [[0, 0, 4, 2]]}
+    again = [{**record, "t": 9.0, "generation": 2, "again": True} for record in (said, unsaid)]
+    path = tmp_path / "timeline.jsonl"
+    lines = [{"event": "EpochStart", "epoch": 0, "batches": 6}, {**said, "t": 1.0, "generation": 1}, *again]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = account(read_timeline(path), 1)
+    assert (found.merged, found.lost, found.twice) == (6, 0, 0)

@@ -271,11 +271,9 @@ def the_end_before_the_last_steps(patch: Patch) -> None:
 def the_departed_die_as_well(patch: Patch) -> None:
     """A rank that has left is declared dead when its link closes."""
     change_rows(
-        patch, "peer", lambda row: row.event == "Lost" and row.kind is Kind.IGNORE, kind=Kind.ACCEPT, effects=("die",)
-    )
-    patch.setattr(
-        membership, "_living", lambda co, rank, incarnation: co.peers.get(rank)
-    )
+        patch, "peer", lambda row: row.event in ("Lost", "LinkLost") and row.kind is Kind.IGNORE and not row.guards,
+        kind=Kind.ACCEPT, effects=("die",),
+    )  # fmt: skip
 
 
 @OLD_WAYS.old_way("17.1 #22")

@@ -6,7 +6,6 @@ from typing import Any
 
 import attrs
 
-from paceline.core import membership
 from paceline.core import messages as m
 from paceline.core import peer as peers
 from paceline.core.cadence import Balancer
@@ -69,7 +68,7 @@ def a_served_slot_is_not_marked(patch: Patch) -> None:
 @OLD_WAYS.old_way("17.1 #12")
 def a_lost_plan_stays_in_flight(patch: Patch) -> None:
     """A failed send undoes nothing."""
-    patch.setattr(membership, "undo_send", lambda co, peer, number: None)
+    patch.setattr(Desk, "rollback", lambda desk, rank, plan_id: None)
 
 
 @OLD_WAYS.old_way("17.1 #13")
