@@ -217,12 +217,13 @@ class Coordinator:
     @classmethod
     def restart(cls, config: Config, snapshot: Iterable[Any], records: Iterable[tuple[float, CoordinatorEvent]],
                 now: float, *, undone: Iterable[Any] = (), engine: str = "compiled",
-                guard: Guard | None = None) -> Self:  # fmt: skip
+                guard: Guard | None = None, policies: Policies | None = None) -> Self:  # fmt: skip
         """The coordinator of a run whose process has died, in its next generation (M-40): `snapshot` is the last one
         that was kept, `records` every event since, `undone` the effects of the newest batch. See `recovery.py`."""
         from .recovery import restart
 
-        return restart(cls.restore(config, snapshot, engine=engine, guard=guard), records, now, undone)
+        again = cls.restore(config, snapshot, engine=engine, guard=guard, policies=policies)
+        return restart(again, records, now, undone)
 
     @property
     def alive_count(self) -> int:

@@ -24,6 +24,7 @@ from .setup import Setup
 __all__ = ["Averager"]
 
 BLOCK_BYTES = 8
+KEPT = frozenset({"setup", "gamma", "schema_hash", "full"})
 OUTSIDE = frozenset({"setup", "schema_hash", "round", "seen"})
 OF_ROUND = frozenset({"members", "observers", "opened"})
 
@@ -101,7 +102,22 @@ class Averager:
             self.transfers.pop(effect.key.cycle, None)
         else:
             rank, incarnation, _ = effect.members[0]
-            self.transfers[effect.key.cycle] = ((rank, incarnation), effect.observers[0])
+            joiner = effect.observers[0] if effect.observers else (m.NO_RANK, effect.key.generation)
+            self.transfers[effect.key.cycle] = ((rank, incarnation), joiner)
+
+    def forget(self) -> None:
+        """Its process is gone, with all that it held; the disk is what it was."""
+        for field in attrs.fields(Averager):
+            if field.name not in KEPT:
+                setattr(self, field.name, field.default.factory() if isinstance(field.default, attrs.Factory)  # type: ignore[call-arg]
+                        else field.default)  # fmt: skip
+
+    def regain(self, rank: int, incarnation: int, number: int, generation: int, value: float | None) -> bool:
+        """A rank gives the consensus back (M-44); False if it was not asked."""
+        if self.transfers.get(number) != ((rank, incarnation), (m.NO_RANK, generation)):
+            return False
+        self.seen, self.consensus = None, value
+        return True
 
     def _take_back(self) -> None:
         """K-10: what a save writes must not hold steps whose picks count as uncovered."""
