@@ -89,10 +89,15 @@ class Ghost:
         self.since[process.number] = self.unmerged[process.number] = ()
 
     def goes_on_as(self, number: int, newer: int) -> None:
-        """A process began a new life: the model is what it was, steps that no consensus holds are dropped (W-21)."""
-        self.base[newer], self.since[newer], self.unmerged[newer] = self.base[number], self.since[number], ()
-        if number in self.held:
-            self.held[newer] = self.held[number]
+        """A process has a new number: the model is what it was, and so are the steps that no consensus holds, until it
+        learns that they are dropped (W-21)."""
+        self.base[newer], self.since[newer], self.unmerged[newer] = (
+            self.base[number], self.since[number], self.unmerged[number]
+        )  # fmt: skip
+        for noted in (self.held, self.copies, self.scratch):
+            if number in noted:
+                noted[newer] = noted[number]  # type: ignore[index]
+        self.acted |= {(newer, *act[1:]) for act in self.acted if act[0] == number}
         self.unmerged[number] = ()
 
     def drop(self, number: int) -> None:

@@ -11,6 +11,7 @@ number stands for one life; what is left under the old number is gone.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import attrs
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dial", "hang_up", "let_in", "turned_away"]
 
+LANES = ("up", "down", "bulk_up", "bulk_down")
 NOBODY_THERE = "nobody answers"
 
 
@@ -83,20 +85,25 @@ def let_in(world: World, effect: fx.Admit, process: Process) -> None:
 
 
 def _born_again(world: World, effect: fx.Admit, old: Process) -> Process:
-    """The same training process under a new number; its model is what it was, the rest of its life is over."""
+    """The same training process under a new number. What it has of its old life it drops when it reads its welcome."""
     number = len(world.processes)
-    process = Process(number, effect.rank, effect.incarnation, old.worker, old.theta)
-    process.generation, process.skew, process.hung, process.broken = old.generation, old.skew, old.hung, old.broken
-    process.consensus, process.fresh = old.consensus, old.fresh
-    process.tampered = old.tampered
+    process = attrs.evolve(old, number=number, rank=effect.rank, incarnation=effect.incarnation)
     process.lacks_static = world.setup.stateful and effect.welcome.status == m.WelcomeStatus.JOINING
+    for name in LANES:
+        setattr(process, name, deque())
     world.begin_life(process)
     world.ghost.goes_on_as(old.number, number)
-    old.worker = Worker.create(old.worker.settings, 0.0, world.setup.engine)
-    old.worker.phase = WorkerPhase.STOPPED
-    old.alive = False
-    old.plans, old.dials_at = [], None
-    old.down.clear()
-    old.orders.clear()
-    world.touch(old)
+    _leave_behind(world, old)
+    world.reached("a rank began a new life")
     return process
+
+
+def _leave_behind(world: World, old: Process) -> None:
+    """Of the old number nothing is left but what is under way from it."""
+    worker = Worker.create(old.worker.settings, 0.0, world.setup.engine)
+    worker.phase = WorkerPhase.STOPPED
+    up, rest = old.up, Process(old.number, old.rank, old.incarnation, worker, old.theta)
+    for field in attrs.fields(Process):
+        setattr(old, field.name, getattr(rest, field.name))
+    old.up, old.alive, old.linked = up, False, False
+    world.touch(old)

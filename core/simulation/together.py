@@ -98,8 +98,8 @@ def obey(world: World, process: Process, order: Any) -> None:
     if order.__class__ is fx.BuildSession:
         known = process.session
         require(known is None or known.session_id < order.session_id, "M-31", f"session {order.session_id} is old")
-        place = order.members[order.new_rank]
-        require(place == (process.rank, process.incarnation), "M-31", f"{place} is the place of another one")
+        place, own = order.members[order.new_rank], process.worker.settings
+        require(place == (own.rank, own.incarnation), "M-31", f"{place} is the place of another one")
         process.session, process.shares = order, None
     elif order.__class__ is fx.ShareState:
         process.shares = order
