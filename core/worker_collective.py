@@ -327,7 +327,8 @@ class WorkerCollective(WorkerLink):
 
     @property
     def session_deadline(self) -> float | None:
-        """When the wait for a session ends. Without a link none can come (W-21). Of too few ranks no session is made, and the coordinator may wait long for
+        """When the wait for a session ends. Without a link none can come (W-21). Of too few ranks no session is made,
+        and the coordinator may wait long for
         others to come (M-21): then the wait is its business."""
         if self.session_until is None or self.session is None or not self.linked:
             return None

@@ -24,7 +24,6 @@ from .setup import Setup
 __all__ = ["Averager"]
 
 BLOCK_BYTES = 8
-KEPT = frozenset({"setup", "gamma", "schema_hash", "full"})
 OUTSIDE = frozenset({"setup", "schema_hash", "round", "seen"})
 OF_ROUND = frozenset({"members", "observers", "opened"})
 
@@ -107,10 +106,9 @@ class Averager:
 
     def forget(self) -> None:
         """Its process is gone, with all that it held; the disk is what it was."""
+        fresh = Averager(self.setup, gamma=self.gamma, schema_hash=self.schema_hash, full=self.full)
         for field in attrs.fields(Averager):
-            if field.name not in KEPT:
-                setattr(self, field.name, field.default.factory() if isinstance(field.default, attrs.Factory)  # type: ignore[call-arg]
-                        else field.default)  # fmt: skip
+            setattr(self, field.name, getattr(fresh, field.name))
 
     def regain(self, rank: int, incarnation: int, number: int, generation: int, value: float | None) -> bool:
         """A rank gives the consensus back (M-44); False if it was not asked."""

@@ -57,7 +57,8 @@ class Profile:
 
 LINKS = {"cut": 3.0, "mute": 2.0, "deafen": 2.0, "partition": 2.0}
 LIVES = {"zombie": 2.0, "crash": 4.0, "pause": 3.0, "hang": 3.0, "join": 3.0, "leave": 1.0, "return": 6.0}
-TASKS = {"poison": 3.0, "fail": 2.0, "withhold": 2.0, "forge": 1.0, "plague": 1.0, "break": 1.0, "abort": 3.0, "full": 2.0}
+TASKS = {"poison": 3.0, "fail": 2.0, "withhold": 2.0, "forge": 1.0, "plague": 1.0, "break": 1.0,
+         "abort": 3.0, "full": 2.0}  # fmt: skip
 PEERS = {"drop": 2.0, "lose": 2.0, "duplicate": 2.0, "repeat": 3.0, "overtake": 2.0, "swap": 2.0}
 CLOCKS = {"away": 1.5, "jump": 1.0}
 WIRE = {"split": 4.0, "crack": 4.0, "corrupt": 1.0, "taint": 1.0, "sever": 2.0}

@@ -94,9 +94,10 @@ class Ghost:
         self.base[newer], self.since[newer], self.unmerged[newer] = (
             self.base[number], self.since[number], self.unmerged[number]
         )  # fmt: skip
-        for noted in (self.held, self.copies, self.scratch):
+        known: tuple[dict[int, Any], ...] = (self.held, self.copies, self.scratch)
+        for noted in known:
             if number in noted:
-                noted[newer] = noted[number]  # type: ignore[index]
+                noted[newer] = noted[number]
         self.acted |= {(newer, *act[1:]) for act in self.acted if act[0] == number}
         self.unmerged[number] = ()
 
@@ -193,7 +194,7 @@ class Ghost:
                 picks += own
         wanted = mean(given, gamma) if given else None
         if (wanted is None) != (value is None) or not close(wanted or 0.0, value or 0.0):
-            raise Violation("R-13", f"the average of cycle {cycle} is {value}, the steps of its members lead to {wanted}")
+            raise Violation("R-13", f"the average of cycle {cycle} is {value}, the steps in it lead to {wanted}")
         self.given = picks
         held = value if value is not None else self.value(all_of_it[0].number)
         self.pending = (cycle, attempt, value is not None, held)

@@ -121,8 +121,10 @@ def parked(process: Process, before: WorkerPhase, throttle: int, event: Any) -> 
         raise Violation("I15", f"process {process.number} was parked for cycle {throttle} and goes on by {event}")
 
 
-def report_seq_of(co: Coordinator, report: Report) -> int | None:
-    """The last report that was applied of the life that this one is of; None if that life is over."""
+def report_seq_of(co: Coordinator, report: Any) -> int | None:
+    """The last report that was applied of the life that this one is of; None if that life is over, or this is none."""
+    if not isinstance(report, Report):
+        return None
     peer = co.peers.get(report.rank)
     current = peer is not None and peer.alive and peer.incarnation == report.incarnation
     return peer.report_seq if current and peer is not None else None

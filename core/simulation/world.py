@@ -51,6 +51,7 @@ from .links import hang_up, let_in, turned_away
 from .moves import AGAIN, OF_AVERAGER, OF_PROCESS, tick, tick_all
 from .process import End, Process
 from .setup import Setup, greeting
+from .step import Step, Turn
 from .strikes import FAULTS, possible_faults
 from .violation import Violation
 
@@ -60,35 +61,6 @@ TO_AVERAGER = (
     fx.OpenRound, fx.AdmitContribution, fx.RemoveFromRound, fx.AbortRound, fx.CloseRound, fx.SaveConsensus,
     fx.WriteMeta,
 )  # fmt: skip
-
-
-@attrs.frozen
-class Turn:
-    """One event of one machine (`COORDINATOR`, or the number of a process), and the effects it had."""
-
-    who: int
-    event: Any
-    effects: tuple[Any, ...]
-
-
-@attrs.frozen
-class Step:
-    """What an action led to: the turns of the machines, in order. `moved` says what went over a bulk lane."""
-
-    action: Action
-    at: float
-    turns: tuple[Turn, ...]
-    moved: str = ""
-
-    @property
-    def events(self) -> tuple[tuple[int, Any], ...]:
-        """Every event, with the machine that took it."""
-        return tuple((turn.who, turn.event) for turn in self.turns)
-
-    @property
-    def effects(self) -> tuple[tuple[int, Any], ...]:
-        """Every effect, with the machine that gave it."""
-        return tuple((turn.who, effect) for turn in self.turns for effect in turn.effects)
 
 
 RESTART = ev.OperatorRequest(ev.Operator.START)
@@ -418,7 +390,7 @@ class World:
             raise Violation("I22", f"{type(event).__name__} made process {process.number} raise {error!r}") from error
         parked(process, before, throttle, event)
         process.generation = worker.settings.generation
-        if worker.phase == WorkerPhase.JOINING != before:  # an observer's steps are none, and so are those of a new life
+        if worker.phase == WorkerPhase.JOINING != before:  # an observer has no steps, nor has a new life
             self.ghost.drop(process.number)
             process.orders = deque(order for order in process.orders if order.__class__ is not fx.TakeSnapshot)
         if self.config.is_collective and worker.committed > committed:
@@ -455,7 +427,9 @@ class World:
     def _from_process(self, process: Process, report: m.Report) -> None:
         if isinstance(report, m.SnapshotReady):
             process.said = (report.cycle, report.attempt)
-        elif isinstance(report, m.SyncAck) and not self.config.is_collective and process.said != (report.cycle, report.attempt):
+        elif isinstance(report, m.SyncAck) and report.report_seq == process.worker.report_seq and (
+            not self.config.is_collective and process.said != (report.cycle, report.attempt)
+        ):  # fmt: skip
             raise Violation("I16", f"process {process.number} acknowledges a cycle before its snapshot is ready")
         if process.linked:
             process.up.append(report if process.frames is None else process.frames.say(Role.RANK, report))
