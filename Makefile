@@ -11,7 +11,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv demo test check bench dev clean FORCE
+.PHONY: help venv demo test check prove bench dev clean FORCE
 
 IN_VENV := $(VENV)/bin/python
 # The backend that builds paceline is in the environment, pinned: nothing is fetched to build, so a rebuild is fast and
@@ -47,6 +47,9 @@ check: $(VENV)/extra-dev $(VENV)/package ## lint, types of the installed package
 	$(IN_VENV) -m mypy --strict -p paceline
 	$(VENV)/bin/paceline lint-tables
 	$(IN_VENV) docs/generate.py --check
+
+prove: $(VENV)/extra-test $(VENV)/package ## model checker, storms, mutants, kits, determinism; ARGS="--only mutants"
+	@$(IN_VENV) tests/prove.py $(ARGS)
 
 bench: $(VENV)/extra-test $(VENV)/package ## every benchmark, one after the other
 	@for file in tests/benchmarks/*.py; do echo "== $$file"; $(IN_VENV) "$$file" $(ARGS) || exit 1; done

@@ -7,6 +7,7 @@ too, so `main` speaks in place of click. Modules that load torch or trio are imp
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re

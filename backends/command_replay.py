@@ -96,11 +96,12 @@ def _compare(file: Path, until: int | None, diagram: bool, explains: bool) -> in
     from ..transports.record_file import is_record, read_record, replay_batches
 
     recorded = is_record(file)
-    # each part of a journal stands for itself: a snapshot, and what came after it
-    machines = list(read_record(file).items()) if recorded else [("", part) for part in read_journal(file)]
+    machines = read_record(file) if recorded else {
+        f"part {number}" if number else "": part for number, part in enumerate(read_journal(file))
+    }  # fmt: skip
     remark = "%% " if diagram else ""
     differs = False
-    for by, (head, whole) in machines:
+    for by, (head, whole) in machines.items():
         batches = whole if until is None else _cut(whole, until)
         if not recorded or by.startswith("coordinator"):
             _show(head, batches, diagram, explains)

@@ -9,6 +9,7 @@ its ranks, who look for the run they know, train something else.
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import attrs
@@ -29,10 +30,10 @@ def begin(config: Config, now: float, resume: Resume | None) -> tuple[Coordinato
     those it was kept under.
     """
     if config.journal is None:
-        return Coordinator(config, now=now, resume=resume), None, False
+        return Coordinator(config, now=now, resume=resume, host=socket.gethostname()), None, False
     path = Path(config.journal)
     if not path.exists() or not path.stat().st_size:
-        fresh = Coordinator(config, now=now, resume=resume)
+        fresh = Coordinator(config, now=now, resume=resume, host=socket.gethostname())
         return fresh, JournalFile(path, fresh, sync=config.journal_sync), False
     end = read_end(path)
     kept = _kept_config(path, end)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections import deque
@@ -186,7 +185,6 @@ async def _serve(
     if bundle is not None:
         config = attrs.evolve(config, initial_state=str(bundle.file))
     coordinator, journal, goes_on = begin(config, trio.current_time(), None if bundle is None else bundle.resume)
-    coordinator.host = socket.gethostname()
 
     def make(schema: Schema) -> Averager:
         return find_averager(config.averager)(schema, gamma=config.gamma, digest=config.digest)

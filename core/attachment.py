@@ -33,7 +33,7 @@ from .values import state, value
 if TYPE_CHECKING:
     from .coordinator import Coordinator
 
-__all__ = ["Attachment", "Back", "adopted_early", "expire", "fenced", "next_due", "welcome"]
+__all__ = ["Attachment", "Back", "expire", "fenced", "next_due", "welcome"]
 
 
 @value
@@ -125,8 +125,7 @@ class Attachment:
             return False
         if self.broken or not (self.detached or self.keeps_seat(event)):
             return False
-        ahead = adopted_early(self.co, claim)
-        if self.phase == PeerPhase.VOTER and not ahead and claim.version not in (version, version - 1):
+        if self.phase == PeerPhase.VOTER and claim.version not in (version, version - 1):
             return False
         return self.retained.covers(claim.control_seq, self.control_seq) and claim.report_seq >= self.report_seq
 
@@ -169,14 +168,7 @@ class Attachment:
         }))  # fmt: skip
         co.returned = True
         co.joins.torn(self.rank)
-        co.fire_cycle("Back", Back(self.rank, claim))
-
-
-def adopted_early(co: Coordinator, claim: m.ResumeClaim) -> bool:
-    """M-42: a collective has adopted the consensus of the cycle that is pending here, before its finish."""
-    cycle = co.cycle
-    pending = co.config.is_collective and cycle.pending and claim.cycle == cycle.number
-    return pending and claim.version == cycle.version + 1
+        co.cycle_engine.fire(co.cycle, "Back", Back(self.rank, claim))
 
 
 def welcome(co: Coordinator, peer: Attachment, status: m.WelcomeStatus) -> m.Welcome:

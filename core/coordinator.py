@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Self
 
-from . import attachment, gates, ladder, membership
+from . import attachment, gates, ladder, membership, seldom
 from . import messages as m
 from .actions import Actions
 from .cadence import Balancer
@@ -28,25 +28,17 @@ from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
 from .dump import dump_when_due, state_dump
-from .effects import Alert, CloseLink, Emit, Ready, Send, SendFenced
+from .effects import Alert, CloseLink, Ready, Send, SendFenced
 from .engine import Engine, Kind
 from .errors import InvariantError, LocalProtocolError
 from .events import (
-    CallbackFailed,
     ConsensusSaved,
     CoordinatorEvent,
-    HelloReceived,
-    LinkLost,
-    LinkUp,
     MetaWritten,
-    Operator,
-    OperatorRequest,
-    ProcessExited,
     Received,
     RoundAborted,
     RoundProgress,
     RoundReduced,
-    SendFailed,
     Tick,
 )
 from .guard import Guard, chosen
@@ -56,7 +48,7 @@ from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
-from .roles import CHECKPOINT, EVALUATE, Roles
+from .roles import Roles
 from .run import Run
 from .schema import Schema
 from .sessions import Sessions
@@ -121,8 +113,7 @@ class Coordinator:
         self.book = Book(0, 1, 1, 0, True)
         self.policies = Policies() if policies is None else policies
         self.balancer: Cadence = Balancer(ranks=[])
-        blends = config.alpha is not None
-        self.guard: Guard = guard or self.policies.guard or chosen(config.guard, config.guard_threshold, blends=blends)
+        self.guard: Guard = guard or self.policies.guard or chosen(config)
         self.meta = MetaController() if config.meta_controller else None
         self.schema: Schema | None = None
         self.schema_hash = b""
@@ -172,7 +163,7 @@ class Coordinator:
         self.records.append((now, event))
         try:
             if now > self.late_after:
-                self._was_away()
+                seldom.was_away(self)
             if received:
                 self._receive(event.message)  # type: ignore[union-attr]
             else:
@@ -216,14 +207,14 @@ class Coordinator:
 
     @classmethod
     def restart(cls, config: Config, snapshot: Iterable[Any], records: Iterable[tuple[float, CoordinatorEvent]],
-                now: float, *, undone: Iterable[Any] = (), engine: str = "compiled",
-                guard: Guard | None = None, policies: Policies | None = None) -> Self:  # fmt: skip
-        """The coordinator of a run whose process has died, in its next generation (M-40): `snapshot` is the last one
-        that was kept, `records` every event since, `undone` the effects of the newest batch. See `recovery.py`."""
+                now: float, *, undone: Iterable[Any] = (), engine: str = "compiled", guard: Guard | None = None,
+                policies: Policies | None = None) -> Self:  # fmt: skip
+        """A run whose coordinator has died, in its next generation (M-40): `snapshot` is the last one that was kept,
+        `records` every event since, `undone` the effects of the newest batch. See `recovery.py`."""
         from .recovery import restart
 
-        again = cls.restore(config, snapshot, engine=engine, guard=guard, policies=policies)
-        return restart(again, records, now, undone)
+        made = cls.restore(config, snapshot, engine=engine, guard=guard, policies=policies)
+        return restart(made, records, now, undone)
 
     @property
     def alive_count(self) -> int:
@@ -264,7 +255,7 @@ class Coordinator:
             if message.control_seq > peer.handled_seq and not peer.acknowledge(message.control_seq):
                 self._violation(peer, f"control message {message.control_seq} is confirmed and was never sent")
                 return
-            if name in CYCLE_REPORTS and message.generation != self.generation and not self.config.is_collective:
+            if name in CYCLE_REPORTS and message.generation != self.generation:
                 self.fence(message.rank, name)  # M-43: of a round that ended with the life of a coordinator
                 return
         row = self.peer_engine.fire(peer, name, message)
@@ -328,50 +319,7 @@ class Coordinator:
             self.urgent = self.urgent or not isinstance(event, RoundProgress)
         else:
             self.urgent = True
-            self._seldom(event)
-
-    def _seldom(self, event: Any) -> None:
-        if isinstance(event, HelloReceived):
-            membership.knock(self, event)
-        elif isinstance(event, (LinkLost, ProcessExited)):
-            membership.link_ended(self, event)
-        elif isinstance(event, SendFailed):
-            membership.send_failed(self, event)
-        elif isinstance(event, OperatorRequest):
-            self._operate(event)
-        elif isinstance(event, FILE_EVENTS):
-            self.actions.file_settled(event)
-            if event.error is not None:
-                self.actions.file_failed(event.decision_id)
-                self.emit(Alert("checkpoint_failed", "averager", event.error))
-            else:
-                self.emit(Emit("CheckpointWritten", {"what": type(event).__name__, "version": event.version}))
-        elif isinstance(event, CallbackFailed):
-            self.emit(Alert("callback_failed", event.name, event.text))
-        elif isinstance(event, LinkUp):
-            self.fence(event.rank, "LinkUp")  # a coordinator knows a link by its Hello, never by less (M-42)
-
-    def _was_away(self) -> None:
-        """M-9: judge nobody by the silence that was our own."""
-        for rank in self.alive:
-            peer = self.peers[rank]
-            peer.last_seen = peer.last_progress = self.now
-            peer.detached_at = self.now if peer.detached else None
-        ladder.refresh(self)
-        self.cycle.pending_since = self.cycle.last_evidence_at = self.cycle.idle_since = self.now
-        self.actions.refresh()
-        self.sessions.refresh()
-        self.urgent = True
-
-    def _operate(self, event: OperatorRequest) -> None:
-        if event.kind == Operator.STOP:
-            self.run.request_stop("an operator asked")
-        elif event.kind == Operator.START and self.run.can_start():
-            self.run.close_window()
-        elif event.kind in (Operator.CHECKPOINT, Operator.EVAL):
-            self.actions.wish(CHECKPOINT if event.kind == Operator.CHECKPOINT else EVALUATE, "operator")
-        else:
-            self.emit(Alert("unserved_role", "operator", f"{event.kind.name.lower()} cannot be served now"))
+            seldom.take(self, event)
 
     # --- the pass (C-3) ------------------------------------------------------------------------------------------
 
@@ -414,11 +362,11 @@ class Coordinator:
 
     def _beacon(self) -> None:
         """N-8: beacons leave every `beacon_s`, whatever the coordinator waits for."""
-        if self.now < self.next_beacon:
+        if self.now < self.next_beacon:  # to a rank without a link it would say nothing when it arrives
             return
         self.next_beacon = self.now + self.config.beacon_s
         for rank in self.alive:
-            if self.peers[rank].attached:  # to a rank without a link it would say nothing when it arrives
+            if self.peers[rank].attached:
                 self.send(self.peers[rank], m.Beacon, run_phase=int(self.run.phase),
                           cycle_phase=int(self.cycle.phase), cycle=self.cycle.number)  # fmt: skip
 
@@ -444,9 +392,8 @@ class Coordinator:
         self.outbox.append(effect)
 
     def send(self, peer: Peer, kind: type[m.Control], **fields: Any) -> None:
-        """One message to one incarnation, stamped and numbered; a plan in it is reserved under its number (N-10). It is
-        kept until it is confirmed, and only kept while the rank is detached (N-9, M-42)."""
-        if not peer.alive or not peer.reachable:
+        """One message to one incarnation, stamped, numbered and kept (N-9, M-42); a plan in it is reserved (N-10)."""
+        if not peer.reachable:  # nor is who has left or died
             return
         rank, incarnation = peer.rank, peer.incarnation
         peer.control_seq = number = peer.control_seq + 1
@@ -461,7 +408,7 @@ class Coordinator:
         )  # fmt: skip
         peer.keep(number, message)
         if peer.attached:
-            self.emit(Send(rank, incarnation, message, (rank, incarnation, number)))
+            self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""
@@ -471,10 +418,6 @@ class Coordinator:
     def fire_run(self, name: str) -> None:
         """An internal event of the run machine."""
         self.run_engine.fire(self.run, name, None)
-
-    def fire_cycle(self, name: str, event: Any = None) -> None:
-        """An internal event of the cycle machine."""
-        self.cycle_engine.fire(self.cycle, name, event)
 
     def lose(self, rank: int, cause: str) -> None:
         """Note that an incarnation has ended; it is buried in step 4 of this pass or of its next round."""

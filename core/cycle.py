@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import joining
+from . import digests, joining
 from . import messages as m
 from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
@@ -28,8 +28,6 @@ __all__ = ["Cycle"]
 
 MAX_ATTEMPTS = 32
 """Attempts of one cycle before the run is given up (R-18)."""
-AVERAGER = -1
-"""Stands for the averager among the ranks whose digests are compared (C-18)."""
 NORM_TOLERANCE = 1e-6
 """Relative difference of two post-norms of one cycle that is worth an alert (C-6)."""
 
@@ -198,9 +196,7 @@ class Cycle:
 
     def digest_split(self, event: object) -> bool:
         """C-18: a rank was delivered other bytes than the majority, or there is no majority."""
-        digests = self._digests()
-        best = _majority(digests)
-        return bool(digests) and (best is None or any(d != best for r, d in digests.items() if r != AVERAGER))
+        return digests.minority(self) != ()
 
     # --- arm -----------------------------------------------------------------------------------------------------
 
@@ -380,20 +376,22 @@ class Cycle:
     def _retry(self, cause: str) -> None:
         text = f"attempt {self.attempt + 1} of the data round: {cause}"
         self.co.emit(Alert("refused", f"cycle {self.number}", text))
-        self._prune()
         self._begin_attempt()
+        self._ask_all()
+
+    def _ask_all(self) -> None:
         for rank in self.participants:
             self.ask(rank)
 
     def _begin_attempt(self) -> None:
-        """Nothing of the attempt before counts: what waits for its end returns."""
         self.attempt += 1
         self._clear(self.first_stage)
         self._open()
 
     def _clear(self, owed: Stage | None) -> None:
-        """What members had shipped returns to them."""
+        """Nothing of an earlier attempt counts: who has left it is out, what others had shipped returns to them."""
         co = self.co
+        self._prune()
         co.book.resolve_limbo({})
         co.returned = True
         for rank in self.participants:
@@ -411,12 +409,9 @@ class Cycle:
 
     def torn(self, event: Back) -> bool:
         """Whether a rank that is back had begun this attempt and not staged its result: what it sent and what it got
-        of it went over a lane that is gone, so the attempt cannot end any more (M-42). What is made in place goes over
-        no lane of the coordinator's."""
+        of it went over a lane that is gone, so the attempt cannot end any more (M-42)."""
         claim = event.claim
-        if self.unopened or self.co.config.is_collective:
-            return False
-        if not self.takes_part(event.rank) or self.co.peers[event.rank].acked:
+        if self.unopened or not self.takes_part(event.rank) or self.co.peers[event.rank].acked:
             return False
         began = (claim.generation, claim.snapshot_cycle, claim.attempt)
         return began == (self.co.generation, self.number, self.attempt) and not claim.staged
@@ -425,7 +420,6 @@ class Cycle:
         """M-43: same number, attempt 0 of a new generation, as soon as the averager can open it."""
         self.attempt, self.split_repeated, self.unopened = 0, False, True
         self.reduced = self.post_norms = None
-        self._prune()
         self._clear(None)
         gated = self.participants if self.forming else (*self.members, *self.awaited)
         self.owing = len(gated)
@@ -438,11 +432,9 @@ class Cycle:
         """M-43: everyone is asked again, who has no link as soon as it is back."""
         self.unopened = False
         self.pending_since = self.last_evidence_at = self.co.now
-        self._prune()  # somebody may have left meanwhile
-        self._clear(self.first_stage)
+        self._clear(Stage.SNAPSHOT)  # somebody may have left meanwhile
         self._open()
-        for rank in self.participants:
-            self.ask(rank)
+        self._ask_all()
 
     def expel(self, event: m.RoundFailed) -> None:
         """R-18: a rank that cannot average must go, not park."""
@@ -450,10 +442,9 @@ class Cycle:
 
     def settle_digests(self, event: object) -> None:
         """C-18: the minority goes; without a majority the cycle is repeated once, then the run ends."""
-        digests = self._digests()
-        best = _majority(digests)
-        if best is not None:
-            for rank in sorted(r for r, d in digests.items() if d != best and r != AVERAGER):
+        wrong = digests.minority(self)
+        if wrong is not None:
+            for rank in wrong:
                 self.co.emit(Alert("digest_mismatch", f"rank {rank}", "was delivered other bytes", critical=True))
                 self.co.lose(rank, "digest")
         elif not self.split_repeated:
@@ -461,16 +452,6 @@ class Cycle:
             self._retry("the digests of the consensus differ and no majority agrees")
         else:
             self.co.condemn(m.SaveReason.CONSENSUS_MISMATCH, "the digests of the consensus differ again")
-
-    def _digests(self) -> dict[int, bytes]:
-        """Digests of who acknowledged, the averager's own as rank AVERAGER."""
-        if not self.co.config.digest:
-            return {}
-        peers = [self.co.peers[rank] for rank in self.participants if self.takes_part(rank)]
-        known = {peer.rank: peer.digest for peer in peers if peer.digest is not None and peer.alive}
-        if self.reduced is not None and self.reduced.digest is not None and known:
-            known[AVERAGER] = self.reduced.digest
-        return known
 
     def member_gone(self, rank: int, was_owing: bool) -> None:
         """C-21: a member that left is waited for no longer. While forming, the next rank takes the place of a source
@@ -513,11 +494,3 @@ class Cycle:
             finish_formation(self)
         else:
             finish_cycle(self)
-
-
-def _majority(digests: dict[int, bytes]) -> bytes | None:
-    """The digest that more than half of them have, or None."""
-    tally: dict[bytes, int] = {}
-    for digest in digests.values():
-        tally[digest] = tally.get(digest, 0) + 1
-    return next((digest for digest, count in tally.items() if 2 * count > len(digests)), None)

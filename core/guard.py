@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import attrs
 
 from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
 from .values import state, value
+
+if TYPE_CHECKING:
+    from .config import Config
 
 __all__ = [
     "GrowthGuard",
@@ -269,8 +272,9 @@ def _is_reading(number: object) -> bool:
     return isinstance(number, int | float) and 0 <= number < math.inf
 
 
-def chosen(guard: Any, threshold: float | None, *, blends: bool) -> Guard:
+def chosen(config: Config) -> Guard:
     """The guard that a config names, or the object it holds (B-33)."""
+    guard, threshold = config.guard, config.guard_threshold
     if not isinstance(guard, str):
         given: Guard = guard
         return given
@@ -278,4 +282,4 @@ def chosen(guard: Any, threshold: float | None, *, blends: bool) -> Guard:
         return GrowthGuard()
     if guard == "none":
         return NoGuard()
-    return LevelGuard(default_threshold(blends=blends) if threshold is None else threshold)
+    return LevelGuard(default_threshold(blends=config.alpha is not None) if threshold is None else threshold)

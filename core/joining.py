@@ -141,7 +141,7 @@ class Joins:
     def _ask(self, joiner: int, incarnation: int) -> None:
         """The lowest voter that can be reached and calls no callbacks, else the lowest one (M-24): a rank inside a
         callback answers when that is over. M-27: only a voter stands on the current consensus. The averager is no rank:
-        what goes to it goes to `NO_RANK`."""
+        what goes to it goes to `NO_RANK` (M-44)."""
         co = self.co
         self._close(joiner)
         donors = co.voters if self.seed is None or co.voters else [self.seed[0]]

@@ -18,10 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import attachment
+import attrs
+
 from . import messages as m
 from .effects import Alert, Emit, Finish, Invoke
+from .errors import CheckpointError
 from .phases import RunPhase
+from .timeline import AGAIN
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -37,8 +40,14 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     """M-40: go through the records, then begin the next generation at second `now`, which may be of another clock.
 
     `machine` stands where its snapshot was made. What it wants done first waits in `take_ready`; a driver keeps a
-    snapshot before it performs that, or a second crash would begin the same generation again (I8).
+    snapshot before it performs that, or a second crash would begin the same generation again (I8). Raises
+    `CheckpointError` where ranks average in place: a communicator does not outlive the coordinator that made it, so
+    its ranks have saved and stopped (C-38).
     """
+    if machine.config.is_collective:
+        raise CheckpointError(
+            "a run with averager = 'collective' cannot go on after its coordinator; resume it from its newest bundle"
+        )
     for second, event in records:
         machine.handle(event, second)
         machine.take_ready()
@@ -57,9 +66,8 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     if machine.finished:
         machine.emit(Finish(machine.run.status, machine.run.text))
         return machine
-    machine.fire_cycle("Restarted")
+    machine.cycle_engine.fire(machine.cycle, "Restarted", None)
     machine.actions.restarted()
-    machine.sessions.restarted()
     machine.returned = machine.urgent = True
     machine.deadline = now  # the first Tick is due at once
     return machine
@@ -69,7 +77,7 @@ def _again(effect: Any) -> Any:
     """What of the last batch is done once more (M-44): people and hooks are told, with a mark. Messages to ranks wait
     in their lanes; rounds are opened anew, and files are ordered anew where they are still to be had."""
     if isinstance(effect, Emit):
-        return Emit(effect.name, {**effect.facts, "again": True})
+        return attrs.evolve(effect, facts={**effect.facts, AGAIN: True})
     if isinstance(effect, Invoke):
         return Invoke(effect.callback, (*effect.arguments, {"again": True}))
     return effect if isinstance(effect, Alert) else None
@@ -79,7 +87,7 @@ def _rebase(co: Coordinator, now: float) -> None:
     """M-40: instants of the old clock become now, so every wait starts afresh; what was said in a wait stays said."""
     config, run, cycle = co.config, co.run, co.cycle
     co.now, co.late_after = now, float("inf")
-    co.next_beacon = now + config.beacon_s
+    co.next_beacon, co.dump_due = now + config.beacon_s, now + config.scaled(config.stall_dump_s)
     co.liveness = [(now + config.staleness_s, rank, co.peers[rank].incarnation) for rank in co.alive]
     for peer in co.peers.values():
         peer.last_seen = peer.last_progress = now
@@ -102,8 +110,7 @@ def _rebase(co: Coordinator, now: float) -> None:
 
 def overtaken(co: Coordinator, claim: m.ResumeClaim) -> bool:
     """Whether a claim shows that the end of the journal was lost: an average that this coordinator does not know."""
-    ahead = claim.version > co.cycle.version and not attachment.adopted_early(co, claim)
-    return co.run.phase == RunPhase.TRAINING and not co.save_issued and ahead
+    return co.run.phase == RunPhase.TRAINING and not co.save_issued and claim.version > co.cycle.version
 
 
 def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
@@ -115,7 +122,7 @@ def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
     cycle.number = max(cycle.number, claim.cycle)
     text = f"rank {rank} holds version {claim.version}, which the journal has lost; its picks are trained again"
     co.emit(Alert("accounting", "journal", text, critical=True))
-    co.fire_cycle("Overtaken")
+    co.cycle_engine.fire(co.cycle, "Overtaken", None)
     co.joins.overtaken(claim.version)
     for other in list(co.alive):
         co.peers[other].broken = True  # the lanes are not what the books say

@@ -112,10 +112,6 @@ class Sessions:
         if self.renewal is not None:
             self._ask(self.renewal.session_id, self.renewal.since, self.renewal.generator, self.renewal.tried)
 
-    def restarted(self) -> None:
-        """M-40: who was asked for an id is away; somebody is asked anew when all are back or given up."""
-        self.renewal = None
-
     def judge(self) -> None:
         """Step 5 of the pass: begin a renewal, go on with it, or end it."""
         if not self.co.config.is_collective:
@@ -137,13 +133,11 @@ class Sessions:
     # --- the renewal -----------------------------------------------------------------------------------------------
 
     def _may_renew(self) -> bool:
-        """M-30, M-50: enough ranks, and a run that still averages. While somebody is away who may come back, nobody
-        knows who will be in it (M-42)."""
+        """M-30, M-50: enough ranks, and a run that still averages."""
         co = self.co
         forming = co.run.phase == RunPhase.FORMING and co.run.window_closed
         going = co.run.phase == RunPhase.TRAINING and not co.save_issued and co.cycle.phase != CyclePhase.STALLED
-        away = any(co.peers[rank].detached for rank in co.alive)
-        return (forming or going) and not away and co.alive_count >= max(1, co.config.min_ranks)
+        return (forming or going) and co.alive_count >= max(1, co.config.min_ranks)
 
     def _needed(self) -> bool:
         """A member that is gone, or a call that failed, at once; a newcomer at phase Idle (M-30)."""

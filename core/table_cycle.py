@@ -3,14 +3,14 @@
 A cycle is armed once and finished once (I1). Evidence counts when it is of this cycle and attempt and of a rank
 that was asked; nothing else does, least of all steps or time (I2). Stalled is terminal (M-50).
 
-A link that broke in the middle of an upload or a scatter has torn the attempt: the two ends of a lane that is gone
-cannot agree on what of it arrived, and nobody needs them to, since every rank retains its copy (M-42, W-10). After a
-restart the cycle that was pending goes on as attempt 0 of the new generation, once the averager can take it (M-43).
-
 Both flavours run on these rows. Where ranks average in place (C-19) an ack is the only evidence there is: it says what
 was shipped too, so it has to agree with the book. A round that failed, or a member that died, cannot be repeated by
 asking again: a communicator is done for when one of its members is, so the next attempt begins with the next session
-(`renew`, C-38, sessions.py). A coordinator that was started again does not touch a call, which is among the ranks.
+(`renew`, C-38, sessions.py).
+
+A link that broke in the middle of an upload or a scatter has torn the attempt: the two ends of a lane that is gone
+cannot agree on what of it arrived, and nobody needs them to, since every rank retains its copy (M-42, W-10). After a
+restart the cycle that was pending goes on as attempt 0 of the new generation, once the averager can take it (M-43).
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ _CYCLE_ROWS = (
     Row(_PE, "Back", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
     Row(_PE, "Back", SAME, (), ("try_again",), rule="M-42 R-18"),
     Row(_ID, "Back", SAME, kind=Kind.IGNORE, rule="M-42"),
-    Row(_PE, "Restarted", SAME, ("in_place",), kind=Kind.IGNORE, rule="M-43",
-        note="a call is among the ranks, and goes on; what they say of it is kept for their return"),
     Row(_PE, "Restarted", SAME, (), ("put_off",), rule="M-43"),
     Row(_ID, "Restarted", SAME, kind=Kind.IGNORE, rule="M-43"),
     Row(_PE, "Overtaken", _ID, (), ("abort",), rule="M-45", note="its average has happened, and is not in the books"),

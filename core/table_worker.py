@@ -5,11 +5,11 @@ no step between the snapshot and the Update (W-11). Only the Update of that cycl
 it; every other message is served and does not release, above all RequestParams, since the snapshot that completes
 the releasing cycle is taken while parked (W-17, I15).
 
+What a rank does in a collective, and about communicator sessions, is in `table_worker_collective.py`.
+
 A link is not a life. While it is down every state goes on as it is, up to the point where it needs an order (W-21).
 What answers a Hello is served on arrival: the same life goes on, or a new one begins in Joining, or there is none.
 What an earlier life of the coordinator said about a round is fenced, since no such round exists any more (M-43).
-
-What a rank does in a collective, and about communicator sessions, is in `table_worker_collective.py`.
 
 StepDone and ChunkDone come from the training process, which is inside a step while the phase is Training and takes
 orders only where it says so. They are legal nowhere else, except after a stop, or the end of a life, that overtook

@@ -17,7 +17,10 @@ import attrs
 
 from .values import value
 
-__all__ = ["TIMELINE", "TimelineEvent", "undeclared"]
+__all__ = ["AGAIN", "TIMELINE", "TimelineEvent", "undeclared"]
+
+AGAIN = "again"
+"""The mark of what a coordinator that was started anew may be saying a second time (M-44)."""
 
 
 @value(kw_only=False)
@@ -96,6 +99,12 @@ _EVENTS = (
     _event("Left", "A polite departure (M-8).", rank="who", incarnation="which life", reason="as it says",
            unmerged="steps that others train again"),
     _event("Died", "An incarnation has ended (M-18).", rank="who", incarnation="which life", cause="in words"),
+    _event("Detached", "A rank has no link, and is awaited (M-42).", rank="who", incarnation="which life",
+           cause="in words", until="monotonic second at which it is dead"),
+    _event("Reattached", "It is back, and goes on with its life (M-42).", rank="who", incarnation="which life",
+           waited_s="without a link", resent="messages that it lacked", reports_missing="that it sends again"),
+    _event("Restarted", "The coordinator was started anew (M-40).", generation="its life", version="of the consensus",
+           ranks="that are awaited"),
     _event("RoleChanged", "A callback has another holder (M-33).", role="epoch, evaluate or checkpoint",
            **{"from": "rank or None", "to": "rank or None"}),
     _event("CheckpointArmed", "A bundle will be written of this cycle's consensus (K-2).", cycle="its number",
@@ -130,5 +139,5 @@ def undeclared(name: str, facts: Mapping[str, Any]) -> str | None:
         return None
     known = {field.removesuffix("?") for field in event.fields}
     needed = {field for field in event.fields if not field.endswith("?")}
-    odd = sorted((facts.keys() - known) | (needed - facts.keys()))
+    odd = sorted((facts.keys() - known - {AGAIN}) | (needed - facts.keys()))
     return f"{name} is declared with other fields; it differs in {', '.join(odd)}" if odd else None

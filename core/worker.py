@@ -27,7 +27,7 @@ from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
 from .tables import engine_for
 from .values import state
-from .worker_collective import WorkerCollective
+from .worker_link import WorkerLink
 
 __all__ = ["Worker", "WorkerSettings"]
 
@@ -69,15 +69,15 @@ class WorkerSettings:
             run_id=run_id, generation=welcome.generation, rank=welcome.rank, incarnation=welcome.incarnation,
             policy=c["policy"], batch_size=c["batch_size"], heartbeat_s=c["heartbeat_s"],
             staleness_s=c["staleness_s"], reconnect_window_s=c["reconnect_window_s"],
-            leave_grace_s=c["leave_grace_s"],
-            drain_s=c["save_limit_s"] + c["exit_grace_s"], session_wait_s=c["session_wait_s"],
-            min_ranks=c["min_ranks"], collective=c["averager"] == "collective", on_lost=c["on_lost"],
-            save_path=c["save_path"], callbacks=callbacks,
+            leave_grace_s=c["leave_grace_s"], drain_s=c["save_limit_s"] + c["exit_grace_s"],
+            session_wait_s=c["session_wait_s"], min_ranks=c["min_ranks"],
+            collective=c["averager"] == "collective", on_lost=c["on_lost"], save_path=c["save_path"],
+            callbacks=callbacks,
         )  # fmt: skip
 
 
 @state
-class Worker(WorkerCollective):
+class Worker(WorkerLink):
     """One incarnation's worker machine. `handle` is the only mutation entry, `take_ready` moves the effects out."""
 
     inbox: deque[m.Control] = attrs.field(factory=deque)

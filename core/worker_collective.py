@@ -25,7 +25,7 @@ from .events import ActionDone, CollectiveDone, CollectiveFailed, SessionIdMade
 from .phases import WorkerPhase
 from .roles import CHECKPOINT, EVALUATE
 from .values import state
-from .worker_link import WorkerLink
+from .worker_orders import WorkerOrders
 
 __all__ = ["Call", "WorkerCollective"]
 
@@ -80,8 +80,8 @@ class Call:
 
 
 @state
-class WorkerCollective(WorkerLink):
-    """Guards and effects of `table_worker_collective.py`, over the links of `WorkerLink`. `aborted` is the newest
+class WorkerCollective(WorkerOrders):
+    """Guards and effects of `table_worker_collective.py`, over the plans of `WorkerOrders`. `aborted` is the newest
     session whose calls were aborted, `void` are callbacks whose consensus was taken back while they ran."""
 
     session: m.NewSession | None = None
@@ -92,21 +92,12 @@ class WorkerCollective(WorkerLink):
     departing: bool = False
     void: tuple[tuple[str, int], ...] = ()
 
-    # --- links (W-21, M-42) ----------------------------------------------------------------------------------------
-
-    def start_over(self, event: object) -> None:
-        """A new life is in no communicator, and has no part in a call; `built` and `aborted` stay, since numbers of
-        sessions only rise."""
-        super().start_over(event)
-        self.session = self.call = self.session_until = None
-
-    def take_up(self, event: m.Welcome) -> None:
-        """Others may still be on their way back: nobody makes a session before all are here or given up (M-42)."""
-        super().take_up(event)
-        if self.session_until is not None:
-            self.session_until = self.last_now + self.settings.reconnect_window_s + self.settings.session_wait_s
-
     # --- sessions (M-30, M-31) -------------------------------------------------------------------------------------
+
+    def forget_session(self) -> None:
+        """A new life is in no session and in no call, whatever its training process still holds (W-21)."""
+        self.session = self.call = self.session_until = None
+        self.departing, self.void = False, ()
 
     def in_place(self, event: object) -> bool:
         """This run averages by collectives (C-19)."""
@@ -327,10 +318,9 @@ class WorkerCollective(WorkerLink):
 
     @property
     def session_deadline(self) -> float | None:
-        """When the wait for a session ends. Without a link none can come (W-21). Of too few ranks no session is made,
-        and the coordinator may wait long for
+        """When the wait for a session ends. Of too few ranks no session is made, and the coordinator may wait long for
         others to come (M-21): then the wait is its business."""
-        if self.session_until is None or self.session is None or not self.linked:
+        if self.session_until is None or self.session is None:
             return None
         left = [member for member in self.session.members if member not in self.dead_peers]
         return self.session_until if len(left) >= self.settings.min_ranks else None

@@ -28,8 +28,8 @@ from .events import LinkLost
 from .phases import WorkerPhase
 from .retention import Retained
 from .values import state
+from .worker_collective import WorkerCollective
 from .worker_notices import NO_CYCLE
-from .worker_orders import WorkerOrders
 
 __all__ = ["WorkerLink", "pause_s"]
 
@@ -52,7 +52,7 @@ def pause_s(run_id: bytes, rank: int, attempt: int) -> float:
 
 
 @state
-class WorkerLink(WorkerOrders):
+class WorkerLink(WorkerCollective):
     """Guards and effects of the rows about links, over everything a worker does besides. `born` is the generation that
     gave this life its seat; `reports` is what the coordinator has not confirmed (N-9); without `claims` the rank asks
     for a new life; `tries` counts those of this search, which ends at `look_until`."""
@@ -79,12 +79,10 @@ class WorkerLink(WorkerOrders):
     def report(self, kind: type[m.Report], /, **fields: Any) -> None:
         """Put one report on the lane, stamped and numbered (N-3), and keep it (N-9). With more than a lane may hold
         the oldest are forgotten: nobody minds, unless this link breaks now. What is said about a round is stamped with
-        the generation of that round, which is over if the coordinator was started anew since (M-43); a call that ranks
-        make among themselves is not."""
+        the generation of that round, which is over if the coordinator was started anew since (M-43)."""
         self.report_seq += 1
         own = self.settings
-        of_round = kind in OF_A_ROUND and not own.collective
-        generation = self.snapshot_generation if of_round else own.generation
+        generation = self.snapshot_generation if kind in OF_A_ROUND else own.generation
         made = kind(
             run_id=own.run_id, generation=generation, rank=own.rank, incarnation=own.incarnation,
             report_seq=self.report_seq, control_seq=self.control_handled, **fields,
@@ -183,6 +181,7 @@ class WorkerLink(WorkerOrders):
         self.snapshot_attempt = self.snapshot_generation = 0
         self.armed.clear()
         self.asked = ()
+        self.forget_session()
 
     def cut_short(self, event: object) -> bool:
         """A life ended while a plan was trained; the training process has not taken over anything since (W-21)."""

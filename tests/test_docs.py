@@ -152,7 +152,8 @@ def test_a_stale_a_missing_and_an_orphaned_page_are_named(generate: ModuleType, 
 def test_check_ends_with_1_and_says_how_to_refresh(
     generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "knobs.toml").write_text((DOCS / "knobs.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    for name in ("knobs.toml", "rules.toml"):
+        (tmp_path / name).write_text((DOCS / name).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(generate, "DOCS", tmp_path)
 
     assert generate.main(["--check"]) == 1

@@ -317,7 +317,7 @@ class Desk:
             return
         if co.config.is_progressive:
             self.wake()
-        elif self.dispatched_epoch < epoch and self._attached() and not any(co.peers[r].detached for r in co.voters):
+        elif self.dispatched_epoch < epoch and not any(co.peers[rank].detached for rank in co.voters):
             self.dispatch_epoch(epoch)
 
     def dispatch_epoch(self, epoch: int) -> None:

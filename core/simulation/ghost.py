@@ -105,13 +105,12 @@ class Ghost:
         """A life is over, and with it the steps that no consensus holds (I46)."""
         self.unmerged[number] = ()
 
-    def restarted(self, *, in_place: bool) -> None:
-        """M-43: a round ended with the life of the coordinator, and its evidence with it. A call among the ranks did
-        not. What the dead one said last may be said again (M-44)."""
+    def restarted(self) -> None:
+        """M-43: a round ended with the life of the coordinator, and its evidence with it. What the dead one said last
+        may be said again (M-44)."""
         self.over = False
-        if not in_place:
-            self.acks.clear()
-            self.pending, self.given = (-1, 0, False, 0.0), ()
+        self.acks.clear()
+        self.pending, self.given = (-1, 0, False, 0.0), ()
 
     def value(self, number: int) -> float:
         """The closed form of a process's parameter."""

@@ -225,7 +225,7 @@ class World:
         ready = co.take_ready()
         self.journal.begin(co)
         self.journal.undone = ready.effects
-        self.ghost.restarted(in_place=co.config.is_collective)
+        self.ghost.restarted()
         self._turns.append(Turn(COORDINATOR, RESTART, ready.effects))
         self.perform(ready.effects)
         while self._inbox and not self.over:
@@ -269,7 +269,7 @@ class World:
             explained(co)
 
     def _acknowledged(self, ack: m.SyncAck) -> None:
-        if ack.generation == self.co.generation or self.co.config.is_collective:  # M-43
+        if ack.generation == self.co.generation:  # M-43
             self.ghost.acks.add((ack.cycle, ack.attempt, ack.rank, ack.incarnation))
         if ack.cycle <= self.co.cycle.finished:
             self.reached("late acknowledgement after finalize")

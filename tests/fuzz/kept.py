@@ -75,14 +75,15 @@ def journal(data: bytes) -> None:
     try:
         os.write(handle, data)
         os.close(handle)
-        first, batches = read_journal(Path(name))
+        parts = read_journal(Path(name))
     except CheckpointError:
         return
     finally:
         os.unlink(name)
-    freeze(first.settings)
-    for ready in batches:
-        json.dumps(batch(ready), allow_nan=False)
+    for first, batches in parts:
+        freeze(first.settings)
+        for ready in batches:
+            json.dumps(batch(ready), allow_nan=False)
 
 
 def snapshot(data: bytes) -> None:

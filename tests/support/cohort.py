@@ -311,7 +311,6 @@ class Cohort:
             WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED
         )  # fmt: skip
         quiet = quiet and peer.phase == PeerPhase.VOTER
-        quiet = quiet and node.worker.linked
         if node.alive and quiet and peer.attached and not self.failed and peer.incarnation == node.incarnation:
             assert node.worker.steps_booked == peer.steps, f"I45: rank {node.rank}"
 

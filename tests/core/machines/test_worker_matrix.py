@@ -340,7 +340,8 @@ STALE = {
     "RequestParams of a finished cycle", "an earlier attempt", "Update of a finished cycle",
     "Throttle of a finished cycle", "SaveConsensusModel again", "SaveConsensusModel again for later",
     "Checkpoint again", "Checkpoint again for later", "ExecuteEvalCallback again",
-    "ExecuteEvalCallback again for later",
+    "ExecuteEvalCallback again for later", "RequestParams of a former coordinator",
+    "RequestState of a former coordinator",
 }  # fmt: skip
 """What is counted as stale evidence; everything else is not."""
 
