@@ -156,8 +156,10 @@ class Drawers:
         worker = process.worker
         body = self.bodies.number((frozen(process, NOT_BODY), worker.snapshot()))
         if body == len(self.known_to):
-            self.known_to.append(SimpleNamespace(inbox=bool(worker.inbox), phase=worker.phase,
-                                                  steps_since_avg=worker.steps_since_avg))  # fmt: skip
+            self.known_to.append(SimpleNamespace(
+                inbox=bool(worker.inbox), phase=worker.phase, linked=worker.linked, steps_booked=worker.steps_booked,
+                steps_since_avg=worker.steps_since_avg,
+            ))  # fmt: skip
         return body
 
     def _of_the_gone(self, process: Process) -> tuple[int, int, int]:

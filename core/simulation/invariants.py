@@ -150,7 +150,8 @@ def steps_meet(co: Coordinator, ghost: Ghost, process: Process, failing: bool) -
     """I46: the steps of a worker are those that no consensus holds. I45: with empty lanes its books say the same."""
     worker = process.worker
     unmerged = len(ghost.unmerged[process.number])
-    if process.alive and process.ended is None and not process.orders and worker.steps_since_avg != unmerged:
+    works = not process.orders and process.alive and process.ended is None
+    if works and worker.steps_since_avg != unmerged:
         text = f"process {process.number} counts {worker.steps_since_avg} steps, {unmerged} are unmerged"
         raise Violation("I46", text)
     if failing or process.tampered or process.up or process.down or worker.inbox:

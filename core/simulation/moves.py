@@ -42,9 +42,10 @@ def _report(world: World, process: Process) -> None:
 def report_arrives(world: World, process: Process, report: Any) -> None:
     """A report, a frame, the end of a link, or what is wrong with a frame, reaches the coordinator."""
     if process.frames is not None and (isinstance(report, bytes) or _ends_well(process, report)):
-        for message in process.frames.hear(Role.COORDINATOR, report if isinstance(report, bytes) else None):
+        heard = list(process.frames.hear(Role.COORDINATOR, report if isinstance(report, bytes) else None))
+        for message in heard:
             report_arrives(world, process, message)
-        if isinstance(report, bytes) or world.over:
+        if isinstance(report, bytes) or heard:
             return
     if isinstance(report, str):  # a damaged frame: the coordinator's end closes (N-4)
         report = End(process.link, process.rank, process.incarnation, report)
