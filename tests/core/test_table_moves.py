@@ -22,13 +22,13 @@ from support.rank import Rank
 
 MOVING = {
     "peer": {"Exiting", "Lost", "Promoted", "Excluded"},
-    "cycle": {"Judge", "RoundAborted", "RoundFailed", "Ceiling", "Abandoned", "Unrecoverable", "Back", "Overtaken"},
+    "cycle": {"Judge", "RoundAborted", "RoundFailed", "Back", "Overtaken", "Ceiling", "Abandoned", "Unrecoverable"},
     "run": {"Formed", "FormationFailed", "Judge", "Saving"},
     "worker": {
         "RequestParams", "Update", "StartEpoch", "ExtendPartition", "Throttle", "ChunkDone", "ShutdownWithSave",
         "Shutdown", "ActionDone", "Fenced", "LinkLost", "LaneClosed", "GraceOver", "LeaveRequested", "TrainingFailed",
-        "Welcome", "Reject", "WindowOver", "SyncNow", "NewSession", "CollectiveDone", "CollectiveFailed",
-        "SessionOverdue",
+        "SyncNow", "NewSession", "SessionOverdue", "CollectiveDone", "CollectiveFailed", "Welcome", "Reject",
+        "WindowOver",
     },
 }  # fmt: skip
 """The events that may move a machine (M-1, C-2, C-25, section 5)."""
@@ -50,8 +50,8 @@ ENDS: dict[tuple[str, str], dict[Any, IntEnum]] = {
     ("worker", "Shutdown"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
     ("worker", "LinkLost"): {INSIDE: WorkerPhase.STOPPED},
     ("worker", "WindowOver"): dict.fromkeys(LIVE, WorkerPhase.STOPPED),
-    ("worker", "LaneClosed"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
     ("worker", "SessionOverdue"): dict.fromkeys((WorkerPhase.JOINING, WorkerPhase.THROTTLED), WorkerPhase.STOPPED),
+    ("worker", "LaneClosed"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
     ("worker", "TrainingFailed"): dict.fromkeys((*LIVE, INSIDE, WorkerPhase.DRAINING), WorkerPhase.STOPPED),
 }
 """Where an event leads from a phase whatever the guards say."""
@@ -105,9 +105,10 @@ def test_events_that_depend_on_nothing_lead_where_they_lead(name: str, event: st
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_a_violation_leaves_the_end_to_whoever_counts_it(name: str) -> None:
     """N-7: the session is ended by the machine that counts violations, with a notice; the row itself moves nothing."""
+    impossible = {row.event for row in TABLES[name].rows if row.kind is Kind.VIOLATION}
     moved = {
         (event, before.name)
-        for event in TABLES[name].events
+        for event in TABLES[name].events if event in impossible
         for before, after, kind in outcomes(name, event) if kind is Kind.VIOLATION and before is not after
     }  # fmt: skip
     assert moved == set()

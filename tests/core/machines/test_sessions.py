@@ -206,6 +206,15 @@ def test_a_failure_renews_the_session_of_everyone() -> None:
     assert hand.co.cycle.version == 1 and hand.co.cycle.global_step == 9 and hand.co.book.replayed == 0
 
 
+@pytest.mark.parametrize(("attempt", "after"), [(0, CyclePhase.PENDING), (32, CyclePhase.STALLED)])
+def test_an_attempt_that_is_given_up_renews_the_session_unless_it_was_the_last(attempt: int, after: CyclePhase) -> None:
+    """C-38, R-18: whoever says that the round is over, the next attempt begins with the next session."""
+    hand = joint(3)
+    hand.co.cycle.attempt = attempt
+    effects = hand.feed(ev.RoundAborted(hand.co.cycle.key, attempt, "torn"))
+    assert hand.co.cycle.phase == after and asked(effects) == ([(0, 2)] if attempt == 0 else [])
+
+
 def test_who_cannot_average_at_all_goes() -> None:
     """R-18: its incarnation ends, the others go on."""
     hand = joint(3)
@@ -275,6 +284,24 @@ def test_an_ack_that_contradicts_the_books_ends_its_sender(fields: dict[str, Any
     effects = hand.ack(1, **fields)
 
     assert alerts(effects, "accounting") and hand.co.alive == [0, 2]
+
+
+def test_an_ack_that_is_wrong_in_two_ways_has_one_answer() -> None:
+    """C-6: what was said already is stale; before a call came out nobody compares books."""
+    hand = joint(3)
+    hand.ack(0, step_count=hand.co.peers[0].snapshot_steps, shipped_steps=2)
+    assert sum(hand.co.refused.values()) == 1 and hand.co.violations == 0
+    hand.ack(1)
+    hand.ack(1, step_count=hand.co.peers[1].snapshot_steps, shipped_steps=2)
+    assert hand.co.fenced[1, "SyncAck"] == 1 and sum(hand.co.refused.values()) == 1 and hand.co.violations == 0
+
+
+@pytest.mark.parametrize("attempt", [0, 5])
+def test_a_copy_is_impossible_whichever_attempt_it_names(attempt: int) -> None:
+    """C-19 before C-35: it breaks the protocol and is not merely late."""
+    hand = joint(3)
+    hand.ready(1, attempt=attempt)
+    assert hand.co.violations == 1 and hand.co.alive == [0, 2]
 
 
 def test_a_copy_is_nothing_that_anybody_asked_for() -> None:
