@@ -86,7 +86,7 @@ def outcomes(name: str, event: str) -> Iterator[tuple[IntEnum, IntEnum, Kind]]:
 
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_only_events_that_may_move_a_machine_do(name: str) -> None:
-    """I19, C-2, M-1, W-17: notices, evidence and reports are answered where the machine stands."""
+    """I19, C-2, M-1, W-17, W-21, R-15: notices, evidence and reports are answered where the machine stands."""
     moved = {
         (event, before.name, after.name)
         for event in TABLES[name].events if event not in MOVING[name]
