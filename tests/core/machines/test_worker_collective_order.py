@@ -80,6 +80,13 @@ def test_a_torn_session_is_waited_out_like_a_failed_call(phase: WorkerPhase) -> 
     assert r.worker.session_deadline == 20.0 and r.worker.phase == (J if phase == J else P)
 
 
+def test_a_session_that_nobody_told_of_is_impossible_also_when_the_known_one_is_torn() -> None:
+    """N-2, M-31 before R-15: NewSession goes out before the SyncNow that names it, on the same lane."""
+    r = rank(P)
+    r.control(m.DeclareDead, **PEER_DEAD)
+    assert [stop.status for stop in of(r.sync(1, session=5), fx.Stop)] == ["failed"] and counts(r) == (0, 0, 1)
+
+
 # --- sessions ------------------------------------------------------------------------------------------------------
 
 
