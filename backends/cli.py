@@ -295,7 +295,10 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
 @DEBUG
 def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journal: Path | None,
                record: Path | None, debug: bool, **options: Any) -> int:  # fmt: skip
-    """Coordinate a run whose ranks come from other terminals or hosts, with `paceline join`."""
+    """Coordinate a run whose ranks come by `paceline join`.
+
+    They come from other terminals or hosts. What they need is printed: the command, the token and the run id.
+    """
     _debug(debug)
     if journal is not None:
         options["knobs"] = (*options["knobs"], f"journal={json.dumps(str(journal))}")
@@ -313,9 +316,10 @@ def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journ
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def join(rank: int | None, slow: float, debug: bool, url: str, script: str, arguments: Sequence[str]) -> None:
-    """Train SCRIPT as one rank of the run at URL, such as tcp://10.0.0.1:7070.
+    """Train SCRIPT as one rank of the run at URL.
 
-    PACELINE_TOKEN and PACELINE_RUN_ID must be in the environment, as `paceline coordinate` printed them.
+    URL is where the coordinator listens, such as tcp://10.0.0.1:7070. PACELINE_TOKEN and PACELINE_RUN_ID must be in the
+    environment, as `paceline coordinate` printed them.
     """
     _debug(debug)
     _check_script(script)
@@ -336,7 +340,10 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
 @cli.command("explain-table")
 @click.argument("name")
 def explain_table(name: str) -> None:
-    """Print a table of transitions, NAME, cell by cell: what each state machine does on each event."""
+    """Print the table of transitions NAME, cell by cell.
+
+    A cell says what the machine does in one state on one event.
+    """
     from ..core.diagram import text
     from ..core.tables import TABLES
 
@@ -350,7 +357,10 @@ def explain_table(name: str) -> None:
               metavar="FILE", help="What `pytest tests/core --table-coverage FILE` has written.")
 @click.option("--all", "everything", is_flag=True, help="Name every test of a row, not three.")
 def coverage_tables(report: Path, everything: bool) -> int:
-    """Print which tests take each row of each table; ends with 1 when a row has none."""  # fmt: skip
+    """Print which tests take each row of each table.
+
+    Ends with 1 when a row has none.
+    """
     from ..core.tables import TABLES
     from .table_coverage import TESTS_SHOWN, read
     from .table_coverage import report as told
@@ -362,7 +372,7 @@ def coverage_tables(report: Path, everything: bool) -> int:
 
 @cli.command("lint-tables")
 def lint_tables() -> int:
-    """Check every table of transitions: total, reachable, no dead row."""
+    """Check every table: total, reachable, no dead row."""
     from ..core.lint import lint
     from ..core.tables import TABLES, machine_class
 

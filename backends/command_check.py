@@ -61,10 +61,11 @@ def parse_budget(text: str) -> float:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check(policy: str, knobs: Sequence[str], budget: str, all_orders: bool, all_notes: bool, prove: bool,
           processes: int, rows: bool, out: Path, as_json: bool, **numbers: int) -> int:  # fmt: skip
-    """Check the protocol with every order of deliveries, losses and deaths that is possible within the bounds.
+    """Check the protocol in every order within the bounds.
 
-    The production machines run; every invariant is checked in every state, and from each state the run must still be
-    able to end. The command ends with 1 if one is broken; the shortest run that shows it is printed and written.
+    Deliveries, losses, deaths and restarts come in every order that the numbers allow. The production machines run;
+    every invariant is checked in every state, and from each state the run must still be able to end. The command ends
+    with 1 if one is broken; the shortest run that shows it is printed and written.
     """
     from ..core.simulation.checker import PROOFS, Bounds
 

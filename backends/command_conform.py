@@ -68,9 +68,10 @@ def conform() -> None:
 @click.argument("target", required=False)
 def transport(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, fast: bool, target: str | None,
               **times: float | None) -> int:
-    """Check the transport TARGET: pigeon://address, or module:factory@pigeon://address if it is not installed.
+    """Check the transport TARGET, such as pigeon://address.
 
-    The address is one to listen at; it is used again and again, one listener at a time.
+    One that is not installed is named module:factory@pigeon://address. The address is one to listen at; it is used
+    again and again, one listener at a time.
     """
     from ..transports.conformance import KIT, bench_for, conform
 

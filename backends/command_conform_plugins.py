@@ -40,7 +40,10 @@ def named(target: str, what: str) -> Any:
 @KIT_OPTIONS
 @click.argument("name", required=False)
 def averager(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, name: str | None) -> int:
-    """Check the averager NAME: that of an installed one, or module:class if it is not installed."""
+    """Check the averager NAME.
+
+    It is that of an installed one, or module:class if it is not installed.
+    """
     from .averager import find_averager
     from .conformance import KIT, check_averager
 
@@ -64,7 +67,10 @@ def averager(level: str, only: Sequence[str], json_path: Path | None, list_only:
 @click.argument("target", metavar="MODULE:FACTORY", required=False)
 def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, kind: str,
            target: str | None) -> int:  # fmt: skip
-    """Check the policy that MODULE:FACTORY makes; a class is a factory."""
+    """Check the policy that MODULE:FACTORY makes.
+
+    A class is a factory.
+    """
     from ..core.conformance.policies import KITS, check_policy
 
     if list_only:

@@ -52,9 +52,10 @@ PLAIN_WIDTH, PLAIN_EVERY = 120, 100
 def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int, names_only: bool,
             tests: Sequence[str], layers: Sequence[str], quick: bool, thorough: bool, jobs: int, record: Path | None,
             out: Path | None) -> int:
-    """Damage the tables of transitions, one thing at a time, and see whether the tests notice.
+    """Damage the tables and see whether the tests notice.
 
-    Ends with 1 when a mutant is not noticed and tests/mutants.toml does not say why it cannot be. Runs in a checkout.
+    One thing at a time is changed in the tables of transitions, or in the code around them. Ends with 1 when a mutant
+    is not noticed and tests/mutants.toml does not say why it cannot be. Runs in a checkout.
     """  # fmt: skip
     import resource
     import time

@@ -1,7 +1,7 @@
 """`paceline replay FILE`: go through a run again, recorded or simulated.
 
 The first line of the file says what it is. A record (`--record FILE`) holds the events of every machine of a run and
-what they decided, a journal (`--set journal=FILE`) those of the coordinator; the replay says whether the same is
+what they decided, a journal (`coordinate --journal FILE`) those of the coordinator; the replay says whether the same is
 decided now. A schedule (`core/simulation/schedule.py`) holds a simulated run, and the replay is the run itself, with
 every invariant checked.
 """
@@ -33,8 +33,10 @@ MAGIC = "paceline schedule"
 @click.option("--explain", "explains", is_flag=True, help="Say at the end why what waits waits.")
 @click.argument("file", type=click.Path(path_type=Path))
 def replay(until: int | None, diagram: bool, explains: bool, file: Path) -> int:
-    """Go through FILE again: a recorded run (--record FILE), the journal of its coordinator (--set journal=FILE), or
-    the schedule of a simulated run.
+    """Go through FILE again: a record, journal or schedule.
+
+    FILE is a recorded run (--record FILE), the journal of a coordinator (coordinate --journal FILE), or the schedule of
+    a simulated run.
 
     What was recorded is compared: the command ends with 1 if a machine decides anything differently, and names the
     first effect that differs. A schedule is played, one line for each event, and every invariant is checked: the

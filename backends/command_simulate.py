@@ -47,11 +47,12 @@ SHOWN = 5
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def simulate(ranks: int, seeds: int, seed: int | None, faults: str, policy: str | None, knobs: Sequence[str],
              processes: int, out: Path, keep: bool, as_json: bool) -> int:  # fmt: skip
-    """Simulate cohorts under virtual time: slow ranks, lost links, deaths, full disks, all drawn from a seed.
+    """Simulate cohorts under virtual time, with faults.
 
-    Every invariant of the protocol is checked after every event; then all faults stop and the run must come to its end.
-    The command ends with 1 if an invariant breaks; a schedule that shows it, as short as can be, is written and named.
-    From 1,000 storms on it also fails if one of the situations that they must come upon was never reached.
+    Slow ranks, lost links, deaths and full disks, all drawn from a seed. Every invariant of the protocol is checked
+    after every event; then all faults stop and the run must come to its end. The command ends with 1 if an invariant
+    breaks; a schedule that shows it, as short as can be, is written and named. From 1,000 storms on it also fails if
+    one of the situations that they must come upon was never reached.
     """
     from ..core.simulation.campaign import Campaign
     from ..core.simulation.faults import profile

@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -138,14 +138,13 @@ class LocalRun:
     def run(self) -> Outcome:
         """Run to the end; call it from the main thread, since it answers signals. Raises `ConfigError` for a `run_dir`
         that cannot be made or a `record` that cannot be replaced."""
-        try:
+        with _usable("--run-dir", self.run_dir):
             self.run_dir.mkdir(parents=True, exist_ok=True)
             for rank in range(self.ranks):
                 self.trace_path(rank).unlink(missing_ok=True)
-            if self.record is not None:
+        if self.record is not None:
+            with _usable("--record", self.record):
                 self.record.unlink(missing_ok=True)
-        except OSError as error:
-            raise ConfigError(f"--run-dir {str(self.run_dir)!r} cannot be used: {error}; name another one") from error
         self._secrets = {"PACELINE_TOKEN": secrets.token_hex(32), "PACELINE_RUN_ID": secrets.token_hex(16)}
         trio.run(self._run)
         return self._outcome()
@@ -347,6 +346,15 @@ class LocalRun:
                 self._record(json.loads(line))
             else:
                 self.watcher.line(child.rank, line, error=error)
+
+
+@contextlib.contextmanager
+def _usable(option: str, path: Path) -> Iterator[None]:
+    """What the system refuses to do with a path is the fault of the option that named it."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{option} {str(path)!r} cannot be used: {error}; name another one") from error
 
 
 def _describe(code: int | None) -> str:

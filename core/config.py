@@ -197,7 +197,7 @@ class Config:
             _need(not self.is_collective, "max_batch_diff", self.max_batch_diff, "not with collective (V-4)")
         if self.is_collective:
             _need(self.link_grace_s == 0, "link_grace_s", self.link_grace_s,
-                  "not with collective: a communicator does not outlive a link of its members")  # fmt: skip
+                  "not with collective: no communicator outlives a link of its members (M-17)")  # fmt: skip
         if self.max_overshoot != "auto":
             _need(isinstance(self.max_overshoot, int) and self.max_overshoot >= 0, "max_overshoot",
                   self.max_overshoot, "'auto' or at least 0 (G-9)")  # fmt: skip

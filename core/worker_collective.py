@@ -266,6 +266,7 @@ class WorkerCollective(WorkerOrders):
         call = self._call
         call.before = Standing(self.version, self.global_step, self.cycle, dict(self.armed), dict(self.served))
         call.ended = event
+        self.in_mid_step = False
         self.local_step += 1
         if call.observer:
             return

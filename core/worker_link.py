@@ -79,10 +79,12 @@ class WorkerLink(WorkerCollective):
     def report(self, kind: type[m.Report], /, **fields: Any) -> None:
         """Put one report on the lane, stamped and numbered (N-3), and keep it (N-9). With more than a lane may hold
         the oldest are forgotten: nobody minds, unless this link breaks now. What is said about a round is stamped with
-        the generation of that round, which is over if the coordinator was started anew since (M-43)."""
+        the generation of that round, which is over if the coordinator was started anew since (M-43); a call begins and
+        ends within one, because no communicator outlives its coordinator (C-38)."""
         self.report_seq += 1
         own = self.settings
-        generation = self.snapshot_generation if kind in OF_A_ROUND else own.generation
+        of_copy = kind in OF_A_ROUND and not own.collective
+        generation = self.snapshot_generation if of_copy else own.generation
         made = kind(
             run_id=own.run_id, generation=generation, rank=own.rank, incarnation=own.incarnation,
             report_seq=self.report_seq, control_seq=self.control_handled, **fields,

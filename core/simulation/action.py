@@ -36,6 +36,11 @@ MOVES: dict[str, str] = {
     "drain": "the training process comes to a drain point",
     "order": "the training process carries out its oldest order",
     "result": "the process gets the oldest part of a result of the averager",
+    "dial": "the process, whose link is lost, knocks again, and has its answer",
+    "session": "the process has made the id of a session",
+    "unite": "all members of the session of the process are in one call: the average exists",
+    "emerge": "the call ends at the process, and its average is in the parameters",
+    "collapse": "the call fails at the process",
     "reduce": "the averager divides",
     "write": "the averager writes the next file of its oldest bundle",
     "step": "the training process takes one step",
@@ -70,6 +75,8 @@ FAULTS: dict[str, str] = {
     "taint": "one bit of the oldest frame to the process is turned, in the byte of that number (wire)",
     "sever": "the process is killed with so many bytes of its oldest frame written (wire)",
     "die": "the coordinator is killed; with a number, before that effect of the batches to come",
+    "fail": "the next collective call of the process fails",
+    "withhold": "the process makes no id of the next session that it is asked for",
 }
 """What only a fault brings about."""
 WISHES: dict[str, str] = {
@@ -79,6 +86,7 @@ WISHES: dict[str, str] = {
     "evaluate": "an evaluation is asked for, by the process or the operator",
     "stop": "a stop is asked for, by the process or the operator",
     "start": "the operator starts the run",
+    "revive": "the coordinator that was killed is started again, and goes on with its journal",
 }
 """What people and scripts do."""
 KINDS: dict[str, str] = {**MOVES, **FAULTS, **WISHES}

@@ -101,7 +101,21 @@ class Averager:
             self.transfers.pop(effect.key.cycle, None)
         else:
             rank, incarnation, _ = effect.members[0]
-            self.transfers[effect.key.cycle] = ((rank, incarnation), effect.observers[0])
+            joiner = effect.observers[0] if effect.observers else (m.NO_RANK, effect.key.generation)
+            self.transfers[effect.key.cycle] = ((rank, incarnation), joiner)
+
+    def forget(self) -> None:
+        """Its process is gone, with all that it held; the disk is what it was."""
+        fresh = Averager(self.setup, gamma=self.gamma, schema_hash=self.schema_hash, full=self.full)
+        for field in attrs.fields(Averager):
+            setattr(self, field.name, getattr(fresh, field.name))
+
+    def regain(self, rank: int, incarnation: int, number: int, generation: int, value: float | None) -> bool:
+        """A rank gives the consensus back (M-44); False if it was not asked."""
+        if self.transfers.get(number) != ((rank, incarnation), (m.NO_RANK, generation)):
+            return False
+        self.seen, self.consensus = None, value
+        return True
 
     def _take_back(self) -> None:
         """K-10: what a save writes must not hold steps whose picks count as uncovered."""

@@ -7,6 +7,7 @@ of its process says; a machine gets its tick when its deadline has come.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections import deque
 from collections.abc import Callable
@@ -26,7 +27,8 @@ LANES = ("report", "control", "upload", "result")
 """What arrives over a lane; each of them takes the oldest of one."""
 AT_COORDINATOR = frozenset({"report", "failure", "upload", "reduce", "write"})
 """What waits while the coordinator is away."""
-HEALS = frozenset({"resume", "recover", "heal"})
+SET_APART = frozenset({"resume", "recover", "heal", "dial"})
+"""What has a time of its own: a fault says when it ends, a worker when it dials."""
 LEAST_TICK_S = 1e-3
 """A tick that changed nothing is tried again after this: the sum of a clock and its jump may be rounded down."""
 JITTER = 0.1
@@ -68,6 +70,7 @@ class Clockwork:
         self._coming: set[tuple[str, int]] = set()
         self._arrivals: dict[int, dict[str, deque[float]]] = {}
         self._ticks: dict[int, float] = {}
+        self._dials: set[tuple[int, float]] = set()
         for process in world.processes:
             self._look(process)
         self._look_at_rest()
@@ -128,10 +131,18 @@ class Clockwork:
             if len(known) != len(lane):
                 self._arrive(kind, known, len(lane))
         for kind in self.world.possible(process):
-            if kind not in HEALS and (kind, number) not in self._coming and self._due(kind, process):
+            if kind not in SET_APART and (kind, number) not in self._coming and self._due(kind, process):
                 self._coming.add((kind, number))
                 self._push(self._when(kind, process), kind, number)
+        if process.dials_at is not None and (number, process.dials_at) not in self._dials:
+            self._dials.add((number, process.dials_at))
+            self.at(max(process.dials_at, self.now), functools.partial(self._dial, process, process.dials_at))
         self._look_at_clock(number)
+
+    def _dial(self, process: Process, second: float) -> None:
+        self._dials.discard((process.number, second))
+        if process.dials_at == second and process.runs:
+            self.do(act("dial", process.number))
 
     def _arrive(self, kind: str, known: deque[float], length: int) -> None:
         """As many arrivals as the lane has parts: what was taken is the oldest, what came is under way."""
@@ -207,6 +218,10 @@ class Clockwork:
             return self.now + self._spread(seconds) * self.linger("step")
         if kind == "order":
             return self.now + self._of_order(process.orders[0])
+        if kind == "unite":
+            return self.now + self._spread(self.pace.reduce_s) * self.linger("reduce")
+        if kind in ("emerge", "collapse", "session"):
+            return self.now + self._spread(self.pace.latency_s)
         # A send may fail at once, or be noticed later: the coordinator hears of it before or after the end of the link.
         return self.now + (self.pace.latency_s if kind == "failure" and self._dice.chance(0.5) else 0.0)
 

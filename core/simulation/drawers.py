@@ -37,7 +37,7 @@ def _without(cls: Any, *names: str) -> frozenset[str]:
     return frozenset(field.name for field in attrs.fields(cls) if field.name not in names)
 
 
-IN_SHELL = ("rank", "incarnation", "alive", "linked", "paused", "hung", "muted", "deafened", "tampered", "skew")
+IN_SHELL = ("rank", "incarnation", "alive", "linked", "link", "paused", "hung", "muted", "deafened", "tampered", "skew")
 IN_MINE = ("base", "since", "unmerged", "copies", "held")
 IN_HISTORY = ("means", "realized")
 NOT_SHELL = _without(Process, *IN_SHELL)
@@ -117,7 +117,7 @@ class Drawers:
         seats = tuple((rank, process.number) for rank, process in sorted(world.seats.items()))
         return (
             self.clocks.number((world.now, world.skew)),
-            self.runs.number((world.alive, world.finish, world._knocks, failed, seats)),
+            self.runs.number((world.alive, world.finish, world.knocks, failed, seats)),
             self._coordinator(),
             self.averagers.number(world.averager.snapshot()),
             self.shared.number(frozen(ghost, NOT_SHARED)),
@@ -156,8 +156,10 @@ class Drawers:
         worker = process.worker
         body = self.bodies.number((frozen(process, NOT_BODY), worker.snapshot()))
         if body == len(self.known_to):
-            self.known_to.append(SimpleNamespace(inbox=bool(worker.inbox), phase=worker.phase,
-                                                  steps_since_avg=worker.steps_since_avg))  # fmt: skip
+            self.known_to.append(SimpleNamespace(
+                inbox=bool(worker.inbox), phase=worker.phase, linked=worker.linked, steps_booked=worker.steps_booked,
+                steps_since_avg=worker.steps_since_avg,
+            ))  # fmt: skip
         return body
 
     def _of_the_gone(self, process: Process) -> tuple[int, int, int]:
@@ -196,7 +198,7 @@ class Drawers:
         """All that says what can happen, but for the machines and the ghost."""
         world = self.world
         world.now, world.skew = self.clocks.things[row[CLOCK]]
-        world.alive, world.finish, world._knocks, failed, seats = self.run(row)
+        world.alive, world.finish, world.knocks, failed, seats = self.run(row)
         world.failed = {number: deque(tokens) for number, tokens in failed}
         world.averager.load(self.averagers.things[row[AVERAGER]])
         self._fit(row)
@@ -236,7 +238,7 @@ class Drawers:
         fields, worker = self.thing(row, process.number, BODY)
         thaw(process, self.thing(row, process.number, SHELL), NOT_SHELL)
         thaw(process, fields, NOT_BODY)
-        settings = self._settings_of(process.rank, process.incarnation)
+        settings = attrs.evolve(self._settings_of(process.rank, process.incarnation), generation=process.generation)
         process.worker = Worker.restore(settings, worker, engine=self.world.setup.engine)
         process.seen = None
 
@@ -248,5 +250,5 @@ class Drawers:
 
     def _settings_of(self, rank: int, incarnation: int) -> WorkerSettings:
         if (rank, incarnation) not in self._settings:
-            self._settings[rank, incarnation] = self.world._settings(rank, incarnation)
+            self._settings[rank, incarnation] = self.world.settings_of(rank, incarnation, 1)
         return self._settings[rank, incarnation]

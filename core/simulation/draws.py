@@ -18,9 +18,11 @@ CLOCKS: dict[str, Any] = {
     "heartbeat_s": 20.0, "beacon_s": 20.0, "heartbeat_timeout_s": 60.0, "reduce_ceiling_s": 1200.0,
     "window_ceiling_s": 2400.0, "suspect_initial_s": 90.0, "suspect_floor_s": 20.0, "first_step_s": 400.0,
     "role_limit_s": 300.0, "rejoin_window_s": 200.0, "formation_s": 300.0, "save_limit_s": 60.0, "exit_grace_s": 60.0,
-    "leave_grace_s": 60.0,
+    "leave_grace_s": 60.0, "reconnect_window_s": 200.0, "session_wait_s": 300.0,
 }  # fmt: skip
 """Durations that fit the pace of a simulated run: all of a ladder is climbed in some minutes."""
+COLLECTIVE = 0.4
+"""Share of the runs under sync and cadence that average in place."""
 BATCHES = (12, 20, 32)
 """Batches per rank of a whole run."""
 
@@ -57,11 +59,26 @@ def draw_setup(ranks: int, policy: str | None, given: dict[str, Any], dice: Dice
         knobs["eval_every"] = knobs["checkpoint_every"] = 1
     if dice.chance(0.5):
         knobs.update(save_path="/files", checkpoint_every=1)
+    if dice.chance(0.4):
+        knobs["link_grace_s"] = dice.pick((30.0, 120.0))
+    if given.get("averager") == "collective" or ("averager" not in given and knobs["policy"] != "async"
+                                                 and dice.chance(COLLECTIVE)):  # fmt: skip
+        _average_in_place(knobs)
+        knobs["min_ranks"] = min(ranks, dice.pick((1, 2)))
     knobs.update(given)
     return Setup(
         ranks=ranks, samples=samples, knobs=knobs, callbacks=callbacks, stateful=dice.chance(0.5),
         blocks=dice.pick((1, 2)), wire=wire and dice.chance(0.4), thorough=False,
     )  # fmt: skip
+
+
+def _average_in_place(knobs: dict[str, Any]) -> None:
+    """What goes with a collective (G-11, V-3): nobody is left out, nobody runs ahead, and a lost link is a death."""
+    knobs["averager"] = "collective"
+    knobs["laggards"] = "wait"
+    knobs.pop("max_batch_diff", None)
+    knobs.pop("progressive", None)
+    knobs.pop("link_grace_s", None)
 
 
 def draw_pace(ranks: int, wild: Profile, dice: Dice) -> Pace:

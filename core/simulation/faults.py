@@ -35,6 +35,10 @@ SITES: dict[str, str] = {
     "two die at once": "the next process is killed in the very moment in which one was",
     "the disk is full for a bundle": "there is no space when a bundle is to be written",
     "the coordinator is away": "the coordinator does nothing for longer than the staleness",
+    "dies inside a call": "a process is killed when the average of its call exists",
+    "dies out of a call": "a process is killed when its call has just succeeded",
+    "the coordinator dies in a finish": "the coordinator is killed between two effects of a finish",
+    "the coordinator dies in a cycle": "the coordinator is killed when a cycle is pending",
 }
 
 
@@ -53,7 +57,8 @@ class Profile:
 
 LINKS = {"cut": 3.0, "mute": 2.0, "deafen": 2.0, "partition": 2.0}
 LIVES = {"zombie": 2.0, "crash": 4.0, "pause": 3.0, "hang": 3.0, "join": 3.0, "leave": 1.0, "return": 6.0}
-TASKS = {"poison": 3.0, "forge": 1.0, "plague": 1.0, "break": 1.0, "abort": 3.0, "full": 2.0}
+TASKS = {"poison": 3.0, "fail": 2.0, "withhold": 2.0, "forge": 1.0, "plague": 1.0, "break": 1.0,
+         "abort": 3.0, "full": 2.0}  # fmt: skip
 PEERS = {"drop": 2.0, "lose": 2.0, "duplicate": 2.0, "repeat": 3.0, "overtake": 2.0, "swap": 2.0}
 CLOCKS = {"away": 1.5, "jump": 1.0}
 WIRE = {"split": 4.0, "crack": 4.0, "corrupt": 1.0, "taint": 1.0, "sever": 2.0}
@@ -63,7 +68,7 @@ PROFILES: dict[str, Profile] = {
     "calm": Profile(),
     "slow": Profile(weights={"hang": 2.0, "pause": 2.0, "away": 1.0}, every=40.0, slow=8.0),
     "flaky": Profile(weights={**LINKS, "crash": 1.0, "return": 3.0, **TASKS}, every=40.0, slow=3.0, loss=0.001),
-    "storm": Profile(weights={**LINKS, **LIVES, **TASKS, **PEERS, **CLOCKS, **WIRE, **ASKED, "stop": 0.2, "die": 0.2},
+    "storm": Profile(weights={**LINKS, **LIVES, **TASKS, **PEERS, **CLOCKS, **WIRE, **ASKED, "stop": 0.2, "die": 0.5},
                      every=4.0, slow=6.0, loss=0.002, sites=True),
 }  # fmt: skip
 

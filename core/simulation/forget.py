@@ -42,6 +42,7 @@ def of_coordinator(co: Coordinator) -> None:
         for durations in peer.climb.durations:
             durations.clear()
         peer.progress_kind, peer.bytes_in, peer.handled_seq = "", 0, 0
+        peer.retained.clear()
         if not peer.alive:
             _of_the_gone(peer, LANES_OF_THE_GONE if co.cycle.pending else ALL_OF_THE_GONE)
 

@@ -30,6 +30,7 @@ from ..phases import CyclePhase, PeerPhase, RunPhase
 from ..values import state
 from .frozen import frozen, thaw
 from .process import RATE, Process, target
+from .together import mean
 from .violation import Violation, require
 
 __all__ = ["Ghost", "Pick"]
@@ -73,6 +74,7 @@ class Ghost:
     held: dict[int, int] = attrs.field(factory=dict)
     realized: dict[int, int] = attrs.field(factory=lambda: {0: 0})
     acted: set[tuple[int, str, int]] = attrs.field(factory=set)
+    scratch: dict[int, tuple[Any, ...]] = attrs.field(factory=dict)
     voting: set[int] = attrs.field(factory=set)
     over: bool = False
     calm: bool = True
@@ -85,6 +87,30 @@ class Ghost:
         """A process with a model of its own was let in."""
         self.base[process.number] = process.theta
         self.since[process.number] = self.unmerged[process.number] = ()
+
+    def goes_on_as(self, number: int, newer: int) -> None:
+        """A process has a new number: the model is what it was, and so are the steps that no consensus holds, until it
+        learns that they are dropped (W-21)."""
+        self.base[newer], self.since[newer], self.unmerged[newer] = (
+            self.base[number], self.since[number], self.unmerged[number]
+        )  # fmt: skip
+        known: tuple[dict[int, Any], ...] = (self.held, self.copies, self.scratch)
+        for noted in known:
+            if number in noted:
+                noted[newer] = noted[number]
+        self.acted |= {(newer, *act[1:]) for act in self.acted if act[0] == number}
+        self.unmerged[number] = ()
+
+    def drop(self, number: int) -> None:
+        """A life is over, and with it the steps that no consensus holds (I46)."""
+        self.unmerged[number] = ()
+
+    def restarted(self) -> None:
+        """M-43: a round ended with the life of the coordinator, and its evidence with it. What the dead one said last
+        may be said again (M-44)."""
+        self.over = False
+        self.acks.clear()
+        self.pending, self.given = (-1, 0, False, 0.0), ()
 
     def value(self, number: int) -> float:
         """The closed form of a process's parameter."""
@@ -151,6 +177,58 @@ class Ghost:
             raise Violation("I24", f"{decision} acts a second time at process {number}")
         self.acted.add((number, *decision))
 
+    # --- a collective --------------------------------------------------------------------------------------------
+
+    def united(self, cycle: int, attempt: int, all_of_it: list[Process], value: float | None, gamma: float) -> int:
+        """R-13: the average is the weighted mean of the members whose values are finite, each of which gives exactly
+        the steps that no consensus holds (W-14). Gives the version that it would be."""
+        given: list[tuple[int, float]] = []
+        picks: tuple[Pick, ...] = ()
+        for process in all_of_it:
+            own, call = self.unmerged[process.number], process.inside
+            steps = 0 if call is None else call.steps
+            require(len(own) == steps, "W-14", f"process {process.number} gives {steps} steps and has {len(own)}")
+            if own and not process.poisoned:
+                given.append((steps, self.value(process.number)))
+                picks += own
+        wanted = mean(given, gamma) if given else None
+        if (wanted is None) != (value is None) or not close(wanted or 0.0, value or 0.0):
+            raise Violation("R-13", f"the average of cycle {cycle} is {value}, the steps in it lead to {wanted}")
+        self.given = picks
+        held = value if value is not None else self.value(all_of_it[0].number)
+        self.pending = (cycle, attempt, value is not None, held)
+        return self.version + 1
+
+    def shared(self, source: int, process: Process) -> None:
+        """A process holds all that another one does (R-20)."""
+        self.base[process.number], self.since[process.number] = self.value(source), ()
+        self.base[process.number] = process.theta
+
+    def emerged(self, process: Process, value: float | None, version: int, *, gave: bool) -> None:
+        """The call succeeded at a process; all of it may have to be put back."""
+        number = process.number
+        acted = tuple(sorted(act for act in self.acted if act[0] == number))
+        self.scratch[number] = (self.base[number], self.since[number], self.unmerged[number],
+                                self.held.get(number, 0), acted)  # fmt: skip
+        if value is not None:
+            self.base[number], self.since[number], self.held[number] = value, (), version
+        if gave:
+            self.unmerged[number] = ()
+
+    def put_back(self, number: int) -> None:
+        """W-14, R-15: the same as before the call, and callbacks that saw its average act again (I24)."""
+        base, since, unmerged, held, acted = self.scratch.pop(number)
+        self.base[number], self.since[number], self.unmerged[number], self.held[number] = base, since, unmerged, held
+        self.acted = {act for act in self.acted if act[0] != number} | set(acted)
+
+    def committed(self, process: Process, version: int) -> None:
+        """I59: the average that counts now is the consensus of its version."""
+        number = process.number
+        self.scratch.pop(number, None)
+        if self.held.get(number, 0) == version and not close(self.base[number], self.means[version]):
+            text = f"process {number} stands on {self.base[number]}, version {version} is {self.means[version]}"
+            raise Violation("I59", text)
+
     # --- the averager ----------------------------------------------------------------------------------------------
 
     def reduced(self, event: ev.RoundReduced, consensus: float | None, senders: dict[int, int], gamma: float) -> None:
@@ -186,10 +264,12 @@ class Ghost:
             _i4_finish_in_order(effects)
 
     def see(self, co: Coordinator, effect: Any) -> None:
-        """Judge one effect."""
+        """Judge one effect. What is said once more after a restart was judged when it was said first (M-44)."""
+        kind = effect.__class__
+        if kind is fx.Emit and effect.facts.get("again"):
+            return
         if self.over:
             raise Violation("C-25", f"nothing follows Finish, but {effect} did")
-        kind = effect.__class__
         if kind is fx.Send:
             self._see_send(co, effect)
         elif kind is fx.Emit:
@@ -204,7 +284,7 @@ class Ghost:
         if name == "SyncStart":
             self._i1_i8_one_cycle_at_a_time(facts["cycle"])
         elif name == "Covered":
-            self._covered(facts["slices"])
+            self._covered(facts["slices"], in_place=co.config.is_collective)
         elif name == "Cycle":
             self._cycle(co, facts)
         elif name == "SyncEnd":
@@ -288,8 +368,8 @@ class Ghost:
         self.acks.clear()
         self.requested.clear()
 
-    def _covered(self, slices: list[list[int]]) -> None:
-        """I42: once each. I52: exactly the steps that the consensus holds."""
+    def _covered(self, slices: list[list[int]], *, in_place: bool) -> None:
+        """I42: once each. I52: exactly the steps that the consensus holds, and never more."""
         covered = [(epoch, batch) for _, epoch, first, count in slices for batch in range(first, first + count)]
         for pick in covered:
             if pick in self.merged:
@@ -297,7 +377,8 @@ class Ghost:
             if pick not in self.trained:
                 raise Violation("I42", f"batch {pick[1]} of epoch {pick[0]} was covered and never trained")
             self.merged[pick] = 1
-        if sorted(covered) != sorted(self.given):
+        doubtful = in_place and set(covered) <= set(self.given)  # M-19: nobody may know whose steps are in it
+        if not doubtful and sorted(covered) != sorted(self.given):
             raise Violation("I52", f"covered are {sorted(covered)}, the consensus holds {sorted(self.given)}")
         self.given = ()
 

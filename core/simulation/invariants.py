@@ -10,13 +10,13 @@ from typing import Any
 
 from ..coordinator import Coordinator
 from ..events import Received
-from ..messages import Update
+from ..messages import Report, Update
 from ..phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
 from .ghost import Ghost
 from .process import Process
 from .violation import Violation, require
 
-__all__ = ["books", "ending", "explained", "parked", "steps_meet"]
+__all__ = ["applied_in_order", "books", "ending", "explained", "parked", "report_seq_of", "steps_meet"]
 
 THERE = (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
 QUIET = (WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
@@ -121,6 +121,24 @@ def parked(process: Process, before: WorkerPhase, throttle: int, event: Any) -> 
         raise Violation("I15", f"process {process.number} was parked for cycle {throttle} and goes on by {event}")
 
 
+def report_seq_of(co: Coordinator, report: Any) -> int | None:
+    """The last report that was applied of the life that this one is of; None if that life is over, or this is none."""
+    if not isinstance(report, Report):
+        return None
+    peer = co.peers.get(report.rank)
+    current = peer is not None and peer.alive and peer.incarnation == report.incarnation
+    return peer.report_seq if current and peer is not None else None
+
+
+def applied_in_order(co: Coordinator, report: Report, before: int) -> None:
+    """I53: each report of a life is applied once, in order, over all its links and all lives of the coordinator."""
+    peer = co.peers[report.rank]
+    if peer.incarnation == report.incarnation and peer.report_seq not in (before, report.report_seq):
+        raise Violation("I53", f"{report} was applied after report {before}, the books are at {peer.report_seq}")
+    if peer.incarnation == report.incarnation and peer.report_seq > before + 1:
+        raise Violation("I53", f"reports {before + 1} to {report.report_seq - 1} of rank {report.rank} were left out")
+
+
 def _i61_the_balance_is_within_its_bounds(co: Coordinator) -> None:
     balancer = co.balancer
     if balancer.counts:
@@ -132,18 +150,19 @@ def steps_meet(co: Coordinator, ghost: Ghost, process: Process, failing: bool) -
     """I46: the steps of a worker are those that no consensus holds. I45: with empty lanes its books say the same."""
     worker = process.worker
     unmerged = len(ghost.unmerged[process.number])
-    if process.alive and not process.orders and worker.steps_since_avg != unmerged:
+    works = not process.orders and process.alive and process.ended is None
+    if works and worker.steps_since_avg != unmerged:
         text = f"process {process.number} counts {worker.steps_since_avg} steps, {unmerged} are unmerged"
         raise Violation("I46", text)
     if failing or process.tampered or process.up or process.down or worker.inbox:
         return
-    if not process.alive or worker.phase not in QUIET:
+    if not (process.alive and process.linked and worker.linked) or worker.phase not in QUIET:
         return
     peer = co.peers[process.rank]
     if peer.phase != PeerPhase.VOTER or not peer.attached or peer.incarnation != process.incarnation:
         return
-    if worker.steps_since_avg != peer.steps:
-        raise Violation("I45", f"rank {process.rank} has {worker.steps_since_avg} steps, its books say {peer.steps}")
+    if worker.steps_booked != peer.steps:
+        raise Violation("I45", f"rank {process.rank} has {worker.steps_booked} steps, its books say {peer.steps}")
 
 
 def ending(co: Coordinator, ghost: Ghost, status: str) -> None:

@@ -61,6 +61,22 @@ MARKS: dict[str, str] = {
     "a plan was taken back": "D-14",
     "an epoch closed": "D-20",
     "a knock was refused": "M-5",
+    "a coordinator came back": "M-40",
+    "a coordinator came back in the middle of a cycle": "M-43",
+    "a cycle went on after a restart": "M-43",
+    "a rank was taken back": "M-42",
+    "a rank was taken back after a lost link": "M-42",
+    "a rank was not taken back in time": "M-42",
+    "a message was sent again": "M-42",
+    "a report was sent again": "M-42",
+    "a rank began a new life": "W-21",
+    "the averager got its consensus back": "M-44",
+    "a session was renewed": "M-30",
+    "a generator did not answer": "M-32",
+    "a collective was repeated": "C-38",
+    "a call failed": "R-18",
+    "a call that had succeeded was taken back": "W-14",
+    "a single survivor": "M-21",
     "half a frame waited": "N-25",
     "a damaged frame ended a link": "N-23",
 }
@@ -86,6 +102,8 @@ class Marks:
         self.reached: Counter[str] = Counter()
         self._excluded: set[tuple[int, int]] = set()
         self._holder: int | None = None
+        self._asked = 0
+        self._pending = -1
 
     def reach(self, mark: str) -> None:
         """It happened. Raises `KeyError` for a mark that is in no list: a campaign could not ask for it."""
@@ -113,7 +131,7 @@ class Marks:
 
     def _effect(self, world: World, effect: Any) -> None:
         kind = effect.__class__
-        if kind is fx.Emit:
+        if kind is fx.Emit and not effect.facts.get("again"):
             self._emit(world, effect.name, effect.facts)
         elif kind is fx.OpenRound:
             if effect.attempt > 0:
@@ -137,6 +155,12 @@ class Marks:
             self._holder = effect.message.holder
         elif kind is fx.Send and effect.message.__class__ is m.ShutdownWithSave:
             self.reach("a run was saved and stopped")
+            if effect.message.reason == m.SaveReason.SINGLE_SURVIVOR and world.config.is_collective:
+                self.reach("a single survivor")
+        elif kind is fx.Send and effect.message.__class__ is m.RequestSessionId:
+            if self._asked == effect.message.session_id:
+                self.reach("a generator did not answer")
+            self._asked = effect.message.session_id
         elif kind is fx.Finish and effect.text.startswith("no rank is left"):
             self.reach("all ranks were lost")
         elif kind is fx.Finish and effect.status == "stopped":
@@ -153,6 +177,24 @@ class Marks:
                 self.reach("a contribution outlived its rank")
             if facts["cause"].startswith("silent"):
                 self.reach("a silent rank was given up")
+            if facts["cause"] == "not_reattached":
+                self.reach("a rank was not taken back in time")
+        elif name == "Restarted":
+            self.reach("a coordinator came back")
+            self._pending = world.co.cycle.number if world.co.cycle.pending else -1
+            if world.co.cycle.pending:
+                self.reach("a coordinator came back in the middle of a cycle")
+        elif name == "Reattached":
+            if world.co.generation == 1:
+                self.reach("a rank was taken back after a lost link")
+            if facts["reports_missing"]:
+                self.reach("a report was sent again")
+        elif name == "SessionNew" and facts["session"] > 1:
+            self.reach("a session was renewed")
+            if facts["cycle"] is not None:
+                self.reach("a collective was repeated")
+        elif name == "SyncEnd" and facts["cycle"] == self._pending:
+            self.reach("a cycle went on after a restart")
         elif name == "Cycle" and not facts["realized"]:
             self.reach("a cycle ended without a consensus")
         elif name == "Excluded":
@@ -162,6 +204,8 @@ class Marks:
             self.reach("an excluded rank came back" if back else "a joiner was promoted")
 
     def _rank(self, turn: Turn) -> None:
+        if turn.event.__class__ is ev.CollectiveFailed:
+            self.reach("a call failed")
         for effect in turn.effects:
             if effect.__class__ is fx.Stop and effect.status == "coordinator_lost":
                 self.reach("a rank lost the coordinator")

@@ -13,6 +13,10 @@ from .. import events as ev
 from .. import messages as m
 from ..wire import Role
 from .action import COORDINATOR
+from .averager import BLOCK_BYTES
+from .links import dial
+from .process import End
+from .together import MOVES
 from .violation import Violation
 
 if TYPE_CHECKING:
@@ -26,10 +30,9 @@ __all__ = ["AGAIN", "OF_AVERAGER", "OF_PROCESS", "control_arrives", "report_arri
 
 
 def _failure(world: World, process: Process) -> None:
-    """N-10: after `SendFailed` the driver closes the link; what the rank has written before still arrives."""
-    world.feed(ev.SendFailed(world.failed[process.number].popleft()))
-    if process.alive and process.linked:
-        world.close(process)
+    """N-10: what the rank has written before still arrives."""
+    token, link = world.failed[process.number].popleft()
+    world.feed(ev.SendFailed(token, link))
 
 
 def _report(world: World, process: Process) -> None:
@@ -37,19 +40,27 @@ def _report(world: World, process: Process) -> None:
 
 
 def report_arrives(world: World, process: Process, report: Any) -> None:
-    """A report, a frame, or the end of the lane (None, or the cause of it) reaches the coordinator."""
-    if process.frames is not None and (report is None or isinstance(report, bytes)):
-        heard = list(process.frames.hear(Role.COORDINATOR, report))
+    """A report, a frame, the end of a link, or what is wrong with a frame, reaches the coordinator."""
+    if process.frames is not None and (isinstance(report, bytes) or _ends_well(process, report)):
+        heard = list(process.frames.hear(Role.COORDINATOR, report if isinstance(report, bytes) else None))
         for message in heard:
             report_arrives(world, process, message)
-        if report is not None or heard:
+        if isinstance(report, bytes) or heard:
             return
-    if report is None or isinstance(report, str):
+    if isinstance(report, str):  # a damaged frame: the coordinator's end closes (N-4)
+        report = End(process.link, process.rank, process.incarnation, report)
         process.up.clear()
-        world.close(process)
-        world.feed(ev.LinkLost(process.rank, process.incarnation, report or "closed by the rank"))
+    if isinstance(report, End):
+        if report.link == process.link:
+            world.close(process, report.cause, keeps=True)
+        world.feed(ev.LinkLost(report.rank, report.incarnation, report.cause, report.link))
     else:
         world.feed(ev.Received(report))
+
+
+def _ends_well(process: Process, report: Any) -> bool:
+    """The end of the stream that the frames at hand came over, with all that was written."""
+    return isinstance(report, End) and report.link == process.link and report.cause == "closed by the rank"
 
 
 def _control(world: World, process: Process) -> None:
@@ -118,7 +129,7 @@ def _upload(world: World, process: Process) -> None:
     part = process.bulk_up.popleft()
     world.moved = _in_words(part)
     if part[0] == "state":
-        _pass_on(world, *part[1:])
+        _pass_on(world, process, *part[1:])
         return
     if world.averager.knows_not(part):
         world.reached("late contribution after finalize")
@@ -136,8 +147,15 @@ def _in_words(part: tuple[Any, ...]) -> str:
     return f"{part[0]} {part[1]}"
 
 
-def _pass_on(world: World, number: int, rank: int, incarnation: int) -> None:
-    """The static part of the state goes to its joiner, if that transfer is still open (M-24)."""
+def _pass_on(world: World, process: Process, number: int, rank: int, incarnation: int, generation: int,
+             value: float | None) -> None:  # fmt: skip
+    """The static part of the state goes to its joiner, if that transfer is still open (M-24). To the averager goes the
+    consensus that it has lost (M-44)."""
+    if rank == m.NO_RANK:
+        if world.averager.regain(process.rank, process.incarnation, number, generation, value):
+            world.reached("the averager got its consensus back")
+            world.feed(ev.RoundProgress(m.transfer_key(generation, number), process.rank, BLOCK_BYTES, True))
+        return
     joiner = world.seats.get(rank)
     wanted = number in world.averager.transfers and joiner is not None and joiner.incarnation == incarnation
     if wanted and joiner is not None and joiner.linked:
@@ -197,7 +215,7 @@ def tick_all(world: World, *, moves: bool) -> None:
 
 OF_PROCESS: dict[str, Callable[[World, Process], None]] = {
     "failure": _failure, "report": _report, "control": _control, "drain": _drain, "order": _order, "step": _step,
-    "upload": _upload, "result": _result, "resume": _resume, "recover": _recover, "heal": _heal,
+    "upload": _upload, "result": _result, "dial": dial, **MOVES, "resume": _resume, "recover": _recover, "heal": _heal,
 }  # fmt: skip
 AGAIN: dict[str, Callable[[Process], bool]] = {
     "step": lambda process: process.can_step and process.runs, "report": lambda process: bool(process.up),

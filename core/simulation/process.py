@@ -17,13 +17,13 @@ from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
 from ..phases import WorkerPhase
-from ..values import state
+from ..values import state, value
 from ..worker import Worker, WorkerSettings
 from .frames import Frames
 from .frozen import frozen, thaw
 from .violation import require
 
-__all__ = ["RATE", "Process", "digest", "target"]
+__all__ = ["RATE", "End", "Process", "digest", "target"]
 
 RATE = 0.125
 """Share of the way to the target that one step goes."""
@@ -31,6 +31,16 @@ SAMPLE_MS = 10.0
 SLOW = (fx.TakeSnapshot, fx.Save, fx.FireCallback, fx.Evaluate, fx.SendState)
 """Orders that take time, each an action of its own. The others are carried out with the order before them."""
 OUTSIDE = frozenset({"worker", "frames", "seen"})
+
+
+@value
+class End:
+    """The end of a connection, behind the last report that went over it: its number, whose it was, and a cause."""
+
+    link: int
+    rank: int
+    incarnation: int
+    cause: str
 
 
 def target(epoch: int, batch: int) -> float:
@@ -45,12 +55,18 @@ def digest(value: float) -> bytes:
 
 @state
 class Process:
-    """See the module. Of the lanes, `up` and `down` hold messages, or frames in wire mode; None is a lane closed on
-    purpose, text one that was lost. `bulk_up` and `bulk_down` hold parts of contributions and results (`averager.py`).
-    `linked`: what the coordinator sends gets into the lane. `tampered`: messages of a lane were lost, doubled or
+    """See the module. Of the lanes, `up` and `down` hold messages, or frames in wire mode. At the end of `up` is an
+    `End`; at that of `down` None if the run is over, or text. `bulk_up` and `bulk_down` hold parts of contributions and
+    results (`averager.py`). `link` is the number of its newest connection, `linked`: what the coordinator sends gets
+    into the lane. `dials_at` is the second at which it looks for the coordinator, `generation` the one that its worker
+    knows. `tampered`: messages of a lane were lost, doubled or
     swapped with nobody told, which no link does, so its two ends count differently until one of them notices. `plans`
     is the plan in hand with its extensions, of which `part` and `batch` are next; `copy` is what was shipped last,
-    `staged` the consensus beside the parameters.
+    `staged` the consensus beside the parameters, `consensus` the last one adopted.
+
+    Of a collective (`together.py`): `session` and `shares` are what was entered last, `inside` is the call that it is
+    in, `made` the average of it with its steps and version, `scratch` what there was before the one that succeeded
+    last, `aborted` are sessions, `uids` the ids to be made; `failing` ends the next call, `withholds` the next id.
     """
 
     number: int
@@ -64,6 +80,9 @@ class Process:
     bulk_down: deque[Any] = attrs.field(factory=deque)
     alive: bool = True
     linked: bool = True
+    link: int = 0
+    dials_at: float | None = None
+    generation: int = 1
     paused: bool = False
     hung: bool = False
     muted: bool = False
@@ -81,6 +100,7 @@ class Process:
     parked: bool = False
     orders: deque[Any] = attrs.field(factory=deque)
     copy: float | None = None
+    consensus: float | None = None
     asked: tuple[int, int] = (-1, -1)
     lacks_static: bool = False
     held: tuple[Any, ...] | None = None
@@ -88,6 +108,15 @@ class Process:
     adopted: int = -1
     fresh: bool = True
     said: tuple[int, int] = (-1, -1)
+    session: fx.BuildSession | None = None
+    shares: fx.ShareState | None = None
+    inside: fx.RunCollective | None = None
+    made: tuple[float | None, int, int] | None = None
+    scratch: tuple[float, float | None, bool] | None = None
+    aborted: list[int] = attrs.field(factory=list)
+    uids: deque[int] = attrs.field(factory=deque)
+    failing: bool = False
+    withholds: bool = False
     frames: Frames | None = None
     seen: tuple[Any, ...] | None = None
 
@@ -97,6 +126,10 @@ class Process:
     def runs(self) -> bool:
         """It is there and works."""
         return self.alive and not self.paused and self.ended is None
+
+    def may_dial(self, now: float) -> bool:
+        """It looks for the coordinator, and the pause before that is over (M-40)."""
+        return self.dials_at is not None and self.dials_at <= now and self.runs
 
     def possible(self, *, over: bool, failing: bool) -> list[str]:
         """The kinds of what can happen with it, dullest first; `over`: nobody listens at the other end any more,
@@ -113,7 +146,7 @@ class Process:
             if not self.hung:
                 if self.can_drain:
                     found.append("drain")
-                if self.orders:
+                if self.orders and self.inside is None:
                     found.append("order")
                 elif self.can_step:
                     found.append("step")
@@ -138,7 +171,7 @@ class Process:
     @property
     def can_step(self) -> bool:
         """It has a plan, and nothing says that it must wait."""
-        free = not self.orders and not self.parked and bool(self.plans)
+        free = not self.orders and self.inside is None and not self.parked and bool(self.plans)
         return free and self.worker.phase == WorkerPhase.TRAINING
 
     def step(self, size: int) -> tuple[int, int, list[Any]]:
@@ -168,7 +201,7 @@ class Process:
     @property
     def at_once(self) -> bool:
         """The oldest order takes no time: it is carried out with the one before it."""
-        return bool(self.orders) and not isinstance(self.orders[0], SLOW)
+        return bool(self.orders) and not isinstance(self.orders[0], SLOW) and self.inside is None
 
     def obey(self, effect: Any) -> None:
         """Carry out an order that takes no time, but for an adoption."""
@@ -194,6 +227,7 @@ class Process:
         cycle, value = self.staged
         if effect.how == "keep" or cycle != effect.cycle or value is None:
             return
+        self.consensus = value
         if effect.how == "blend" and alpha is not None:
             self.theta += alpha * (value - self.theta)
         else:
@@ -206,7 +240,9 @@ class Process:
             self._ship(order)
             return order, ev.SnapshotTaken(order.cycle, order.attempt, 1.0)
         if isinstance(order, fx.SendState):
-            self.bulk_up.append(("state", order.transfer_id, order.joiner_rank, order.joiner_incarnation))
+            value = self.consensus if order.joiner_rank == m.NO_RANK else None
+            self.bulk_up.append(("state", order.transfer_id, order.joiner_rank, order.joiner_incarnation,
+                                 order.generation, value))  # fmt: skip
             return order, None
         error = "it raised" if self.broken else None
         if isinstance(order, fx.Save):
@@ -260,5 +296,6 @@ class Process:
         """Become what the snapshot was made of."""
         if self.seen is not snapshot:
             thaw(self, snapshot[0], OUTSIDE)
-            self.worker = Worker.restore(settings, snapshot[1], engine=engine)
+            own = attrs.evolve(settings, generation=self.generation)
+            self.worker = Worker.restore(own, snapshot[1], engine=engine)
             self.seen = snapshot

@@ -17,8 +17,11 @@ __all__ = ["MODEL", "STATEFUL", "Setup", "greeting", "sorted_knobs"]
 MODEL = Schema(entries=(SchemaEntry(name="w", cls=EntryClass.PARAM, shape=(1,), dtype="float64"),))
 STATEFUL = Schema(entries=(*MODEL.entries, SchemaEntry(name="n", cls=EntryClass.LOCAL, shape=(), dtype="int64")))
 """The same with an entry that no consensus holds, so that a joiner needs a donor (M-24)."""
-DEFAULTS: dict[str, Any] = {"batch_size": 1, "num_epochs": 1, "min_ranks": 1, "anchor": 2, "seed": 1}
-"""Knobs of a run whose setup says nothing else: small, so that all of it can be explored."""
+DEFAULTS: dict[str, Any] = {
+    "batch_size": 1, "num_epochs": 1, "min_ranks": 1, "anchor": 2, "seed": 1, "reconnect_window_s": 0.0,
+}  # fmt: skip
+"""Knobs of a run whose setup says nothing else: small, so that all of it can be explored, and who has no link is
+over."""
 
 
 def sorted_knobs(given: Mapping[str, Any] | tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
@@ -74,7 +77,8 @@ def greeting(setup: Setup, wanted_rank: int | None = None) -> m.Hello:
     """What a healthy rank says at the door."""
     return m.Hello(
         protocol=1, package="paceline", host="simulated", devices=("cpu",), runtime="simulated", byte_order=0,
-        schema=setup.schema, schema_hash=setup.schema.hash(), averagers=("star",), callbacks=setup.callbacks,
+        schema=setup.schema, schema_hash=setup.schema.hash(), averagers=("star", "collective"),
+        callbacks=setup.callbacks,
         dataset_signature=dataset_signature(setup.samples, b"simulated"), config_digest=bytes(32),
         wanted_rank=wanted_rank,
     )  # fmt: skip

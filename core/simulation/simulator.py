@@ -149,15 +149,20 @@ class Run:
             dullest=violation is not None and self.clockwork.doing is None,
         )  # fmt: skip
 
+    @property
+    def _ended(self) -> bool:
+        """The run is over, or its coordinator is and nobody starts it again."""
+        return self.world.over and not self.storm.comes_back
+
     def _safety(self) -> None:
-        while not self.world.over and self.clockwork.now < self.quiet_at and self.clockwork.steps < MOST_STEPS:
+        while not self._ended and self.clockwork.now < self.quiet_at and self.clockwork.steps < MOST_STEPS:
             if not self.clockwork.advance():
                 break
         self._need(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS} steps")
 
     def _liveness(self) -> None:
         """All faults stop. What was decided before stays decided: a run that was being saved is saved."""
-        if self.world.over:
+        if self._ended:
             return
         self.storm.heal()
         co = self.world.co

@@ -33,6 +33,10 @@ LATER = 12.0
 the run (M-6), and then there is nothing else to see."""
 AWAY = 1.5
 """Stalenesses for which the coordinator does nothing at its site."""
+RETURNS = 0.85
+"""Share of the runs in which somebody starts a coordinator again that was killed."""
+DOWN = 5.0
+"""Longest time until then, in stalenesses."""
 LONGEST = 8.0
 """Longest fault, in stalenesses."""
 
@@ -51,6 +55,8 @@ class Storm:
         self._second = second
         self._staleness_s = staleness_s
         self._fired: dict[str, int] = {}
+        self._noticed = False
+        self._returns = dice.chance(RETURNS) and not clockwork.world.config.is_collective  # C-38
         clockwork.linger = self._linger
         if plan.kinds:
             clockwork.at(clockwork.now + (0.0 if dice.chance(EARLY) else LATER * second), self._next)
@@ -69,8 +75,11 @@ class Storm:
         self._next()
 
     def heal(self) -> None:
-        """All faults stop; who hangs or was stopped goes on, and every link carries data again."""
+        """All faults stop; who hangs or was stopped goes on, and every link carries data again. A coordinator that was
+        to come back does so now."""
         self.over = True
+        self.world.lasts = None
+        self._revive()
         self.clockwork.linger = _one
         self.clockwork.away_until = 0.0
         for process in self.world.processes:
@@ -184,6 +193,23 @@ class Storm:
     def _die(self, kind: str) -> None:
         self._do("die", COORDINATOR, self._dice.below(6))
 
+    @property
+    def comes_back(self) -> bool:
+        """The coordinator is dead, and somebody is about to start it again."""
+        return self._returns and not self.world.alive and self.world.finish is None
+
+    def _await_return(self) -> None:
+        """Somebody notices that the coordinator is gone, sooner or later."""
+        self._noticed = True
+        seconds = self._dice.long_tail(self._staleness_s / 20, self._staleness_s * DOWN)
+        self._later(seconds, self._revive)
+
+    def _revive(self) -> None:
+        if self.comes_back:
+            self._noticed = False
+            self.clockwork.away_until = 0.0
+            self._do("revive", COORDINATOR)
+
     def _wish(self, kind: str) -> None:
         alive = self._alive()
         self._do(kind, NOBODY if not alive or self._dice.chance(0.5) else self._dice.pick(alive).number)
@@ -203,6 +229,8 @@ class Storm:
 
     def heard(self, step: Step) -> None:
         """A step has happened: is it a moment at which a fault is worst?"""
+        if self.comes_back and not self._noticed:
+            self._await_return()
         if self.over or self.world.over:
             return
         if self.plan.loss and step.action.kind in ("report", "control") and self._dice.chance(self.plan.loss):
@@ -217,6 +245,10 @@ class Storm:
             self._after(step.action.who, ("dies when its chunk is done", "cleanly"))
         elif kind == "result":
             self._after(step.action.who, ("dies before it acknowledges", "crash"))
+        elif kind == "unite":
+            self._after(step.action.who, ("dies inside a call", "crash"))
+        elif kind == "emerge":
+            self._after(step.action.who, ("dies out of a call", "crash"))
         elif kind == "reduce" and self.site("the coordinator is away"):
             self.clockwork.away_until = self.clockwork.now + AWAY * self._staleness_s
         if self.world.averager.bundles and not self.world.averager.full and self.site("the disk is full for a bundle"):
@@ -225,6 +257,16 @@ class Storm:
             if turn.who == COORDINATOR:
                 for effect in turn.effects:
                     self._sent(getattr(effect, "message", None))
+        cycle = self.world.co.cycle
+        if kind == "report" and cycle.pending and cycle.number > 0:
+            if cycle.owing == 1 and self.site("the coordinator dies in a finish"):
+                self._later(0.0, lambda: self._die_within(1 + self._dice.below(20)))
+            elif self.site("the coordinator dies in a cycle"):
+                self._later(0.0, lambda: self._die_within(0))
+
+    def _die_within(self, effects: int) -> None:
+        if not self.world.over:
+            self._do("die", COORDINATOR, effects)
 
     def _sent(self, message: Any) -> None:
         if message is None:

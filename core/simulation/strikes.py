@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from .. import events as ev
 from .. import messages as m
 from .action import COORDINATOR, NOBODY, Action, act
+from .comeback import die, revive
 from .moves import control_arrives, report_arrives
+from .process import End
 
 if TYPE_CHECKING:
     from .process import Process
     from .world import World
 
-__all__ = ["FAULTS", "die", "possible_faults"]
+__all__ = ["FAULTS", "possible_faults"]
 
 Strike = Callable[["World", Action], None]
 CUT = "the connection was reset"
@@ -28,6 +30,9 @@ UP, DOWN = ("drop", "duplicate", "overtake"), ("lose", "repeat", "swap")
 
 def possible_faults(world: World) -> Iterator[Action]:
     """Every fault and wish that could strike now, for each process and then for the rest."""
+    if not world.alive:
+        yield act("revive", COORDINATOR)
+        return
     for process in world.processes:
         for kind in _of_process(world, process):
             yield act(kind, process.number)
@@ -65,6 +70,9 @@ def _of_process(world: World, process: Process) -> Iterator[str]:
         yield "poison"
     if not process.forges:
         yield "forge"
+    if world.config.is_collective:
+        yield "fail"
+        yield "withhold"
     if world.setup.callbacks:
         yield "break"
     yield "leave"
@@ -85,7 +93,7 @@ def _cut(world: World, action: Action) -> None:
     process = _process(world, action)
     if process is not None and process.linked:
         process.up.clear()
-        process.up.append(CUT)
+        process.up.append(End(process.link, process.rank, process.incarnation, CUT))
         process.bulk_up.clear()
         process.muted = process.deafened = False
         world.close(process, CUT)
@@ -150,7 +158,7 @@ def _kill(world: World, process: Process) -> None:
     if process.linked:
         world.end(process)
     else:  # its end of the link has been told already
-        process.alive = False
+        process.alive, process.dials_at = False, None
         process.down.clear()
         process.orders.clear()
 
@@ -171,6 +179,18 @@ def _poison(world: World, action: Action) -> None:
     process = _process(world, action)
     if process is not None:
         process.poisoned = True
+
+
+def _fail(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        process.failing = True
+
+
+def _withhold(world: World, action: Action) -> None:
+    process = _process(world, action)
+    if process is not None:
+        process.withholds = True
 
 
 def _forge(world: World, action: Action) -> None:
@@ -270,14 +290,6 @@ def _die(world: World, action: Action) -> None:
         die(world)
 
 
-def die(world: World) -> None:
-    """The coordinator is gone: every rank finds its link lost. The run ends here (see the module of `World`)."""
-    world.alive = False
-    for process in world.processes:
-        if process.linked:
-            world.close(process, "the coordinator is gone")
-
-
 def _wish(intent: m.IntentKind, order: ev.Operator) -> Strike:
     def strike(world: World, action: Action) -> None:
         process = _process(world, action)
@@ -298,9 +310,11 @@ FAULTS: dict[str, Strike] = {
     "duplicate": _tampers("up", _report_twice), "repeat": _tampers("down", _control_twice),
     "overtake": _tampers("up", _swap_first, 2), "swap": _tampers("down", _swap_first, 2),
     "mute": _mute, "deafen": _deafen, "crash": _crash, "pause": _pause, "hang": _hang,
-    "poison": _poison, "forge": _forge, "break": _break, "join": _join, "leave": _leave,
+    "poison": _poison, "forge": _forge, "fail": _fail, "withhold": _withhold, "break": _break,
+    "join": _join, "leave": _leave,
     "split": _split, "crack": _crack,
-    "corrupt": _corrupt, "taint": _taint, "sever": _sever, "abort": _abort, "full": _full, "jump": _jump, "die": _die,
+    "corrupt": _corrupt, "taint": _taint, "sever": _sever, "abort": _abort, "full": _full, "jump": _jump,
+    "die": _die, "revive": revive,
     "checkpoint": _wish(m.IntentKind.CHECKPOINT_NOW, ev.Operator.CHECKPOINT),
     "evaluate": _wish(m.IntentKind.EVAL_NOW, ev.Operator.EVAL),
     "stop": _wish(m.IntentKind.STOP_NOW, ev.Operator.STOP), "start": _start,

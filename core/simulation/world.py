@@ -14,8 +14,8 @@ caller without clocks explores orders, and one with clocks says when.
 
 The lanes are those of a link: in order, and what is lost is lost from the end of the link on. A process that is killed
 leaves behind what it had written. What the coordinator sends into a link that is down fails, and it hears of that later
-(N-10). A coordinator that is killed, if it must be in the middle of a batch of effects (`lasts`), ends the run here: a
-rank has no way back to another one (reattachment, M-42).
+(N-10). How a process finds the coordinator again is in `links.py`, how a coordinator that was killed, if it must be in
+the middle of a batch of effects (`lasts`), comes back from its journal is in `comeback.py`.
 
 `snapshot` is a tuple of parts, each the same object as before while nothing in it has changed, so that a caller can
 intern them; `load` puts back only the parts that differ from what is there. In wire mode there is no snapshot: bytes
@@ -28,26 +28,29 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
-import attrs
-
 from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
 from ..coordinator import Coordinator
 from ..errors import LocalProtocolError
 from ..ledger import Resume
+from ..phases import WorkerPhase
 from ..policies import Policies
 from ..wire import PayloadCodec, Role
 from ..worker import Worker, WorkerSettings
+from . import together
 from .action import COORDINATOR, NOBODY, Action, act
 from .averager import Averager
+from .comeback import Journal, die
 from .frames import Frames
 from .ghost import Ghost
-from .invariants import books, ending, explained, parked, steps_meet
+from .invariants import applied_in_order, books, ending, explained, parked, report_seq_of, steps_meet
+from .links import hang_up, let_in, turned_away
 from .moves import AGAIN, OF_AVERAGER, OF_PROCESS, tick, tick_all
-from .process import Process
+from .process import End, Process
 from .setup import Setup, greeting
-from .strikes import FAULTS, die, possible_faults
+from .step import Step, Turn
+from .strikes import FAULTS, possible_faults
 from .violation import Violation
 
 __all__ = ["Step", "Turn", "World"]
@@ -58,33 +61,10 @@ TO_AVERAGER = (
 )  # fmt: skip
 
 
-@attrs.frozen
-class Turn:
-    """One event of one machine (`COORDINATOR`, or the number of a process), and the effects it had."""
-
-    who: int
-    event: Any
-    effects: tuple[Any, ...]
-
-
-@attrs.frozen
-class Step:
-    """What an action led to: the turns of the machines, in order. `moved` says what went over a bulk lane."""
-
-    action: Action
-    at: float
-    turns: tuple[Turn, ...]
-    moved: str = ""
-
-    @property
-    def events(self) -> tuple[tuple[int, Any], ...]:
-        """Every event, with the machine that took it."""
-        return tuple((turn.who, turn.event) for turn in self.turns)
-
-    @property
-    def effects(self) -> tuple[tuple[int, Any], ...]:
-        """Every effect, with the machine that gave it."""
-        return tuple((turn.who, effect) for turn in self.turns for effect in turn.effects)
+RESTART = ev.OperatorRequest(ev.Operator.START)
+"""Stands for what began it, among the turns of a step that brings a coordinator back."""
+LATE = frozenset({"step", "resume", "recover", "heal"})
+"""What the dullest run does when there is nothing to deliver."""
 
 
 def _unheard(mark: str) -> None:
@@ -107,7 +87,7 @@ class World:
         self.co = Coordinator(self.config, now=now, engine=setup.engine, resume=resume, policies=policies)
         self.processes: list[Process] = []
         self.seats: dict[int, Process] = {}
-        self.failed: dict[int, deque[tuple[int, int, int]]] = {}
+        self.failed: dict[int, deque[tuple[Any, int]]] = {}
         self.averager = Averager(setup, gamma=self.config.gamma)
         self.ghost = Ghost()
         self.finish: fx.Finish | None = None
@@ -117,11 +97,13 @@ class World:
         self.reached: Callable[[str], None] = _unheard
         self._codec = codec
         self._inbox: deque[Any] = deque()
+        self.knocking: dict[int, int] = {}
+        self.journal = Journal(self.co.snapshot(), ())
         self._turns: list[Turn] = []
         self.moved = ""
         self._moves = True
         self._co_seen: tuple[Any, ...] | None = None
-        self._knocks = 0
+        self.knocks = 0
         for _ in range(setup.ranks):
             self.knock()
 
@@ -143,7 +125,7 @@ class World:
         late: list[Action] = []
         for process in self.processes:
             for kind in self.possible(process):
-                (late if kind in ("step", "resume", "recover", "heal") else found).append(act(kind, process.number))
+                (late if kind in LATE else found).append(act(kind, process.number))
         found += [act(kind) for kind in self.of_averager()]
         if self.due() is not None:
             late.append(act("tick"))
@@ -151,7 +133,11 @@ class World:
 
     def possible(self, process: Process) -> list[str]:
         """The kinds of what can happen with one process."""
-        return process.possible(over=self.over, failing=bool(self.failed.get(process.number)))
+        found = process.possible(over=self.over, failing=bool(self.failed.get(process.number)))
+        found += together.possible(self, process)
+        if process.may_dial(self.now):
+            found.append("dial")
+        return found
 
     def of_averager(self) -> Iterator[str]:
         """The kinds of what can happen at the averager."""
@@ -162,12 +148,13 @@ class World:
 
     def faults(self) -> tuple[Action, ...]:
         """Every fault that could strike now; how many may is for the caller to say."""
-        return () if self.over else tuple(possible_faults(self))
+        return () if self.finish is not None else tuple(possible_faults(self))
 
     def due(self) -> float | None:
         """The next deadline of any machine that runs, in virtual seconds."""
         found = [] if self.over else [self.due_of(COORDINATOR)]
         found += [self.due_of(process.number) for process in self.processes if process.runs]
+        found += [p.dials_at for p in self.processes if p.runs and p.dials_at is not None and p.dials_at > self.now]
         return min((due for due in found if due is not None), default=None)
 
     def due_of(self, who: int) -> float | None:
@@ -196,6 +183,9 @@ class World:
             process = self.processes[action.who]
             self.touch(process)
         self._happen(action, process)
+        for other in self.processes:
+            if other.inside is not None:  # whether a call ends depends on all its members
+                self.touched[other.number] = None
         for number in self.touched:
             steps_meet(self.co, self.ghost, self.processes[number], bool(self.failed.get(number)))
         return Step(action, self.now, tuple(self._turns), self.moved)
@@ -227,6 +217,19 @@ class World:
 
     # --- the coordinator -------------------------------------------------------------------------------------------
 
+    def come_back(self, co: Coordinator) -> None:
+        """A coordinator that was started again takes over; its first snapshot is kept before it does anything."""
+        self.co, self.alive, self._co_seen = co, True, None
+        ready = co.take_ready()
+        self.journal.begin(co)
+        self.journal.undone = ready.effects
+        self.ghost.restarted()
+        self._turns.append(Turn(COORDINATOR, RESTART, ready.effects))
+        self.perform(ready.effects)
+        while self._inbox and not self.over:
+            self._turn(self._inbox.popleft())
+        self._inbox.clear()
+
     def feed(self, event: Any) -> None:
         """One event into the coordinator, and whatever its effects lead to at once. After the end nobody listens."""
         self._inbox.append(event)
@@ -237,11 +240,11 @@ class World:
     def _turn(self, event: Any) -> None:
         co = self.co
         self._co_seen = None
-        if event.__class__ is ev.Received and event.message.__class__ is m.SyncAck:
-            ack = event.message
-            self.ghost.acks.add((ack.cycle, ack.attempt, ack.rank, ack.incarnation))
-            if ack.cycle <= co.cycle.finished:
-                self.reached("late acknowledgement after finalize")
+        before = None
+        if event.__class__ is ev.Received:
+            before = report_seq_of(co, event.message)
+            if event.message.__class__ is m.SyncAck:
+                self._acknowledged(event.message)
         elif event.__class__ is ev.SendFailed and event.token[2] in co.peers[event.token[0]].tokens:
             self.reached("a plan was taken back")
         if self.now + self.skew > co.late_after:
@@ -250,29 +253,46 @@ class World:
             co.handle(event, self.now + self.skew)
         except Exception as error:
             raise Violation("I22", f"{type(event).__name__} made the coordinator raise {error!r}") from error
-        effects = co.take_ready().effects
+        if before is not None:
+            applied_in_order(co, event.message, before)
+        ready = co.take_ready()
+        effects = ready.effects
         self._turns.append(Turn(COORDINATOR, event, effects))
+        self.journal.keep(co, ready)
         if effects:
-            self.ghost.begin(effects)
-            for effect in effects:
-                if self.lasts == 0:
-                    die(self)
-                    break
-                if self.lasts is not None:
-                    self.lasts -= 1
-                self.ghost.see(co, effect)
-                self._perform(effect)
+            self.perform(effects)
         if self.alive and (effects or self.setup.thorough):
             books(co)
         if event.__class__ is ev.Tick and not self.over:
             explained(co)
+
+    def _acknowledged(self, ack: m.SyncAck) -> None:
+        if ack.generation == self.co.generation:  # M-43
+            self.ghost.acks.add((ack.cycle, ack.attempt, ack.rank, ack.incarnation))
+        if ack.cycle <= self.co.cycle.finished:
+            self.reached("late acknowledgement after finalize")
+
+    def perform(self, effects: tuple[Any, ...]) -> None:
+        """What the coordinator wants done, in order. If it dies on the way the rest is kept and not done; it was
+        decided all the same, and a coordinator that comes back stands behind it (M-40)."""
+        self.ghost.begin(effects)
+        for place, effect in enumerate(effects):
+            if self.lasts == 0:
+                die(self)
+                for decided in effects[place:]:
+                    self.ghost.see(self.co, decided)
+                return
+            if self.lasts is not None:
+                self.lasts -= 1
+            self.ghost.see(self.co, effect)
+            self._perform(effect)
 
     def _perform(self, effect: Any) -> None:
         kind = effect.__class__
         if kind is fx.Send:
             process = self.process_of(effect.rank, effect.incarnation)
             if not process.linked:
-                self.failed.setdefault(process.number, deque()).append(effect.token)
+                self.failed.setdefault(process.number, deque()).append((effect.token, process.link))
                 self.touched[process.number] = None
             else:
                 self._to_process(process, effect.message)
@@ -281,8 +301,10 @@ class World:
             self.offer()
         elif kind is fx.Admit:
             self._admit(effect)
+        elif kind is fx.Refuse:
+            turned_away(self, effect)
         elif kind is fx.CloseLink:
-            self.close(self.process_of(effect.rank, effect.incarnation))
+            self.close(self.process_of(effect.rank, effect.incarnation), "closed by the coordinator", keeps=True)
         elif kind is fx.SendFenced:
             process = self.process_of(effect.rank, effect.incarnation)
             if process.linked:
@@ -301,37 +323,49 @@ class World:
         return found
 
     def _admit(self, effect: fx.Admit) -> None:
-        settings = self._settings(effect.rank, effect.incarnation, effect.welcome)
+        if effect.link in self.knocking:
+            let_in(self, effect, self.processes[self.knocking[effect.link]])
+            return
+        settings = WorkerSettings.from_welcome(effect.welcome, self.config.run_id, self.setup.callbacks)
         number = len(self.processes)
         worker = Worker.create(settings, self.now, self.setup.engine)
         process = Process(number, effect.rank, effect.incarnation, worker, float(number + 1))
+        process.link, process.generation = effect.link, settings.generation
         process.lacks_static = self.setup.stateful and effect.welcome.status == m.WelcomeStatus.JOINING
-        if self._codec is not None and self.setup.wire:
-            process.frames = Frames(self._codec, lambda mark: self.reached(mark))
+        self.begin_life(process)
+
+    def begin_life(self, process: Process) -> None:
+        """A process with a seat of its own."""
+        self.rewire(process)
         self.processes.append(process)
-        self.seats[effect.rank] = process
+        self.seats[process.rank] = process
         self.ghost.begin_life(process)
         self.touch(process)
 
-    def _settings(self, rank: int, incarnation: int, welcome: m.Welcome | None = None) -> WorkerSettings:
-        if welcome is None:
-            config = self.co.config
-            welcome = m.Welcome(rank=rank, incarnation=incarnation, generation=self.co.generation, control_seq=0,
-                                status=m.WelcomeStatus.FORMING, report_seq=0,
-                                config=config.welcome(self.setup.samples, self.setup.ranks))  # fmt: skip
+    def rewire(self, process: Process) -> None:
+        """A new connection has a wire of its own."""
+        if self._codec is not None and self.setup.wire:
+            process.frames = Frames(self._codec, lambda mark: self.reached(mark))
+
+    def settings_of(self, rank: int, incarnation: int, generation: int) -> WorkerSettings:
+        """Of the worker that was let in to this seat, and knows this generation."""
+        welcome = m.Welcome(rank=rank, incarnation=incarnation, generation=generation, control_seq=0, report_seq=0,
+                            status=m.WelcomeStatus.FORMING,
+                            config=self.co.config.welcome(self.setup.samples, self.setup.ranks))  # fmt: skip
         return WorkerSettings.from_welcome(welcome, self.config.run_id, self.setup.callbacks)
 
     def knock(self, seat: int | None = None) -> None:
         """A process says hello; `seat` is the rank it wants."""
-        self._knocks += 1
-        self.feed(ev.HelloReceived(self._knocks, greeting(self.setup, seat)))
+        self.knocks += 1
+        self.feed(ev.HelloReceived(self.knocks, greeting(self.setup, seat)))
 
-    def close(self, process: Process, cause: str | None = None) -> None:
-        """The coordinator's end of a link goes: on purpose, or for a cause, and then what is under way is lost."""
+    def close(self, process: Process, cause: str | None = None, *, keeps: bool = False) -> None:
+        """The coordinator's end of a link goes: at the end of the run, or for a cause, and then what is under way is
+        lost, unless it `keeps` that."""
         if process.linked:
             process.linked = False
             self.touch(process)
-            if cause is not None:
+            if cause is not None and not keeps:
                 process.down.clear()
                 process.bulk_down.clear()
             if process.alive:
@@ -347,19 +381,29 @@ class World:
         """One event into a worker, and its orders."""
         self.touch(process)
         worker = process.worker
-        before, throttle = worker.phase, worker.throttle
+        before, throttle, committed = worker.phase, worker.throttle, worker.committed
         try:
             worker.handle(event, self.now + process.skew)
         except Exception as error:
             raise Violation("I22", f"{type(event).__name__} made process {process.number} raise {error!r}") from error
         parked(process, before, throttle, event)
+        process.generation = worker.settings.generation
+        if worker.phase == WorkerPhase.JOINING != before:  # an observer has no steps, nor has a new life
+            self.ghost.drop(process.number)
+            process.orders = deque(order for order in process.orders if order.__class__ is not fx.TakeSnapshot)
+        if self.config.is_collective and worker.committed > committed:
+            self.ghost.committed(process, worker.version)
         effects = worker.take_ready().effects
         self._turns.append(Turn(process.number, event, effects))
         for effect in effects:
             if effect.__class__ is fx.Reporting:
                 self._from_process(process, effect.report)
+            elif effect.__class__ is fx.Dial:
+                hang_up(self, process, effect.after_s)
             elif effect.__class__ is fx.Stop:
                 process.ended = effect
+            elif effect.__class__ in together.AT_ONCE:
+                together.at_once(process, effect)
             else:
                 process.orders.append(effect)
         if process.ended is not None and process.alive:
@@ -370,7 +414,9 @@ class World:
         """The training process carries out the orders at hand, up to the first that takes time."""
         while process.at_once:
             order = process.orders.popleft()
-            if order.__class__ is fx.Adopt:
+            if order.__class__ in together.OF_CALL:
+                together.obey(self, process, order)
+            elif order.__class__ is fx.Adopt:
                 process.adopt(order, self.config.alpha)
                 self.ghost.adopt(process, order, self.config.alpha)
             else:
@@ -379,15 +425,19 @@ class World:
     def _from_process(self, process: Process, report: m.Report) -> None:
         if isinstance(report, m.SnapshotReady):
             process.said = (report.cycle, report.attempt)
-        elif isinstance(report, m.SyncAck) and process.said != (report.cycle, report.attempt):
+        elif isinstance(report, m.SyncAck) and report.report_seq == process.worker.report_seq and (
+            not self.config.is_collective and process.said != (report.cycle, report.attempt)
+        ):  # fmt: skip
             raise Violation("I16", f"process {process.number} acknowledges a cycle before its snapshot is ready")
         if process.linked:
             process.up.append(report if process.frames is None else process.frames.say(Role.RANK, report))
 
     def end(self, process: Process) -> None:
         """A process is over: what it has written still arrives, then its lane ends."""
+        if process.linked:
+            process.up.append(End(process.link, process.rank, process.incarnation, "closed by the rank"))
         process.alive = process.linked = False
-        process.up.append(None)
+        process.dials_at = None
         process.down.clear()
         process.bulk_down.clear()
         process.orders.clear()
@@ -411,7 +461,8 @@ class World:
             self._co_seen = self.co.snapshot()
         failed = tuple((number, tuple(tokens)) for number, tokens in sorted(self.failed.items()) if tokens)
         seats = tuple((rank, process.number) for rank, process in sorted(self.seats.items()))
-        rest = (self.now, self.skew, self.alive, self.lasts, self.finish, self._knocks, failed, seats)
+        rest = (self.now, self.skew, self.alive, self.lasts, self.finish, self.knocks, failed, seats,
+                self.journal.undone_if(dead=not self.alive))  # fmt: skip
         lives = tuple((p.rank, p.incarnation, p.snapshot()) for p in self.processes)
         return rest, self._co_seen, self.averager.snapshot(), self.ghost.snapshot(), lives
 
@@ -419,16 +470,17 @@ class World:
         """Become the world that the snapshot was made of. Parts that are there already are left as they are, so to go
         from one snapshot to a near one costs only what differs."""
         rest, coordinator, averager, ghost, lives = snapshot
-        self.now, self.skew, self.alive, self.lasts, self.finish, self._knocks, failed, seats = rest
+        self.now, self.skew, self.alive, self.lasts, self.finish, self.knocks, failed, seats, undone = rest
         self.failed = {number: deque(tokens) for number, tokens in failed}
         if self._co_seen is not coordinator:
             self.co = Coordinator.restore(self.config, coordinator, engine=self.setup.engine, policies=self.policies)
             self._co_seen = coordinator
+        self.journal = Journal(coordinator, undone)
         self.averager.load(averager)
         self.ghost.load(ghost)
         del self.processes[len(lives) :]
         for number, (rank, incarnation, inside) in enumerate(lives):
-            settings = self._settings(rank, incarnation)
+            settings = self.settings_of(rank, incarnation, 1)
             if number == len(self.processes):
                 self.processes.append(Process(number, rank, incarnation, Worker.create(settings, 0.0), 0.0))
             process = self.processes[number]

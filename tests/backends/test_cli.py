@@ -124,7 +124,7 @@ def test_without_a_command_there_is_help(monkeypatch: pytest.MonkeyPatch, capsys
     assert "paceline demo" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["demo", "run", "coordinate", "join", "replay", "explain-table", "lint-tables"])
+@pytest.mark.parametrize("name", list(cli.cli.commands))
 def test_every_command_has_a_help_page(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +132,20 @@ def test_every_command_has_a_help_page(
     assert call(monkeypatch, name, "--help") == 0
     assert f"Usage: paceline {name}" in capsys.readouterr().out
     assert all(option.help for option in cli.cli.commands[name].params if isinstance(option, click.Option))
+
+
+@pytest.mark.parametrize("group", [(), ("conform",)])
+def test_each_command_has_one_line_that_is_not_cut(
+    group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a terminal of 80 columns: a list of commands whose lines end in dots says what none of them does."""
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_: os.terminal_size((80, 24)))
+    assert call(monkeypatch, *group, "--help") == 0
+    lines = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    commands = cli.cli.commands["conform"] if group else cli.cli
+    assert isinstance(commands, click.Group)
+    assert [line.split()[0] for line in lines] == sorted(commands.commands)
+    assert [line for line in lines if not line.endswith(".") or line.endswith("...")] == []
 
 
 @pytest.mark.parametrize("name", list(TABLES))
@@ -163,6 +177,18 @@ def test_slow_and_kill_are_read() -> None:
     assert cli.parse_kill(["1@4s", "0@0.5"], 2) == [Kill(1, 4.0), Kill(0, 0.5)]
     with pytest.raises(ConfigError):
         cli.parse_slow(["1:inf"], 2)
+
+
+def test_a_path_that_is_refused_is_blamed_on_the_option_that_named_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two options name a path, and the remedy is another value of the right one."""
+    (tmp_path / "train.py").touch()
+    (tmp_path / "taken").touch()
+    monkeypatch.chdir(tmp_path)
+    for option, path in (("--record", "."), ("--run-dir", "taken")):
+        assert call(monkeypatch, "run", "--ranks", "1", option, path, "train.py") == 2
+        assert capsys.readouterr().err.startswith(f"paceline: {option} '{path}' cannot be used: ")
 
 
 def test_the_help_loads_neither_torch_nor_trio() -> None:
