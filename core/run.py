@@ -101,9 +101,10 @@ class Run:
         self.co.fire_run("Formed")
 
     def start_training(self, event: object) -> None:
-        """The first epoch goes out (C-25, D-18)."""
+        """The first epoch goes out (C-25, D-18). From here on a run may be unrecoverable (M-21): that is judged in this
+        very pass."""
         self.co.emit(Emit("PhaseChanged", {"phase": "training", "ranks": list(self.co.voters)}))
-        self.co.starting = True
+        self.co.starting = self.co.urgent = True
 
     def anyone_alive(self, event: object) -> bool:
         """Somebody has to be told."""

@@ -22,13 +22,13 @@ from support.rank import Rank
 
 MOVING = {
     "peer": {"Exiting", "Lost", "Promoted", "Excluded"},
-    "cycle": {"Judge", "RoundAborted", "RoundFailed", "Back", "Overtaken", "Ceiling", "Abandoned", "Unrecoverable"},
+    "cycle": {"Judge", "RoundAborted", "RoundFailed", "Ceiling", "Abandoned", "Unrecoverable", "Back", "Overtaken"},
     "run": {"Formed", "FormationFailed", "Judge", "Saving"},
     "worker": {
         "RequestParams", "Update", "StartEpoch", "ExtendPartition", "Throttle", "ChunkDone", "ShutdownWithSave",
         "Shutdown", "ActionDone", "Fenced", "LinkLost", "LaneClosed", "GraceOver", "LeaveRequested", "TrainingFailed",
-        "SyncNow", "NewSession", "SessionOverdue", "CollectiveDone", "CollectiveFailed", "Welcome", "Reject",
-        "WindowOver",
+        "Welcome", "Reject", "WindowOver", "SyncNow", "NewSession", "CollectiveDone", "CollectiveFailed",
+        "SessionOverdue",
     },
 }  # fmt: skip
 """The events that may move a machine (M-1, C-2, C-25, section 5)."""
@@ -50,8 +50,8 @@ ENDS: dict[tuple[str, str], dict[Any, IntEnum]] = {
     ("worker", "Shutdown"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
     ("worker", "LinkLost"): {INSIDE: WorkerPhase.STOPPED},
     ("worker", "WindowOver"): dict.fromkeys(LIVE, WorkerPhase.STOPPED),
-    ("worker", "SessionOverdue"): dict.fromkeys((WorkerPhase.JOINING, WorkerPhase.THROTTLED), WorkerPhase.STOPPED),
     ("worker", "LaneClosed"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
+    ("worker", "SessionOverdue"): dict.fromkeys((WorkerPhase.JOINING, WorkerPhase.THROTTLED), WorkerPhase.STOPPED),
     ("worker", "TrainingFailed"): dict.fromkeys((*LIVE, INSIDE, WorkerPhase.DRAINING), WorkerPhase.STOPPED),
 }
 """Where an event leads from a phase whatever the guards say."""
@@ -86,7 +86,7 @@ def outcomes(name: str, event: str) -> Iterator[tuple[IntEnum, IntEnum, Kind]]:
 
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_only_events_that_may_move_a_machine_do(name: str) -> None:
-    """I19, C-2, M-1, W-17: notices, evidence and reports are answered where the machine stands."""
+    """I19, C-2, M-1, W-17, W-21, R-15: notices, evidence and reports are answered where the machine stands."""
     moved = {
         (event, before.name, after.name)
         for event in TABLES[name].events if event not in MOVING[name]

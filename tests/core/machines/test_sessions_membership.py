@@ -122,6 +122,15 @@ def test_the_last_one_of_a_frozen_collective_is_saved_at_once() -> None:
     assert hand.co.cycle.phase == CyclePhase.STALLED and not asked(effects)
 
 
+def test_a_collective_of_one_that_nobody_can_join_is_over_when_it_has_formed() -> None:
+    """M-21, C-4: judged in the pass in which Training begins, not with whatever event happens to come next."""
+    hand = Joint(1, elastic=False)
+    hand.uid()
+    effects = hand.average(outcome=m.Outcome.OBSERVER)
+
+    assert [save.reason for save in messages(effects, m.ShutdownWithSave)] == [m.SaveReason.SINGLE_SURVIVOR]
+
+
 def test_the_last_one_of_an_elastic_collective_waits_for_others() -> None:
     """M-21, M-30: without enough ranks no session; somebody comes, and the pending cycle goes on with it."""
     hand = joint(2, max_ranks=3)

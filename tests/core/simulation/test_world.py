@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from paceline.core.config import Config
 from paceline.core.errors import ConfigError, LocalProtocolError
 from paceline.core.simulation import Action, Setup, Violation, World
 from paceline.transports.codec import MsgpackCodec
@@ -86,19 +87,21 @@ def test_what_damages_a_link_ends_one_rank_only(faults: tuple[str, ...], cause: 
 
 
 def test_a_coordinator_dies_between_two_effects() -> None:
-    """What it had said before has left, and every rank finds its link lost (W-21)."""
+    """What it had said before has left; every rank finds its link lost, looks for it until its window is over, and
+    ends (W-21)."""
     world = World(Setup(ranks=3))
     world.do(Action("die", -1, 2))
     while world.alive:
         world.do(world.enabled()[0])
+    died_at = world.now
     for _ in range(200):
-        quiet = [action for action in world.enabled() if action.kind != "tick"]
-        if not quiet:
+        if not world.enabled():
             break
-        world.do(quiet[0])
+        world.do(world.enabled()[0])
 
     assert world.finish is None and world.over and not world.finished
-    assert {process.ended.status for process in world.processes if process.ended} == {"coordinator_lost"}
+    assert world.now - died_at == Config().reconnect_window_s
+    assert [process.ended and process.ended.status for process in world.processes] == ["coordinator_lost"] * 3
     assert not any(process.alive for process in world.processes)
 
 
