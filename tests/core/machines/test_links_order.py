@@ -185,7 +185,9 @@ def test_a_cycle_that_was_put_off_goes_on() -> None:
     hand.co = Coordinator.restart(hand.co.config, hand.co.snapshot(), (), 3.0)
     hand.now = 3.0
     hand.feed(ev.Tick())
-    [order] = messages(back(hand, generation=1, snapshot_cycle=0), m.RequestState)
+    effects = back(hand, generation=1, snapshot_cycle=0)
+    [order] = messages(effects, m.RequestState)
+    assert [facts["rank"] for facts in named(effects, "Custom") if facts["what"] == "state_transfer"] == ["averager"]
     effects = hand.feed(ev.RoundProgress(m.transfer_key(2, order.transfer_id), 0, 8, True))
     assert messages(effects, m.RequestParams) and hand.co.cycle.phase == CyclePhase.PENDING
 
