@@ -209,3 +209,5 @@ def test_who_knows_more_than_the_journal_ends_the_round_that_is_pending() -> Non
     effects = back(hand, generation=1, version=5, cycle=number, control_seq=900, report_seq=900)
     assert [effect.key.cycle for effect in effects if isinstance(effect, fx.AbortRound)] == [number]
     assert hand.co.cycle.phase == CyclePhase.IDLE and not messages(effects, m.RequestParams)
+    [order] = messages(effects, m.RequestState)
+    assert order.rank == 0 and not messages(hand.tick(2.0), m.RequestState), "it is asked once (M-44)"
