@@ -22,13 +22,13 @@ from support.rank import Rank
 
 MOVING = {
     "peer": {"Exiting", "Lost", "Promoted", "Excluded"},
-    "cycle": {"Judge", "RoundAborted", "RoundFailed", "Ceiling", "Abandoned", "Unrecoverable", "Back", "Overtaken"},
+    "cycle": {"Judge", "RoundAborted", "RoundFailed", "Back", "Overtaken", "Ceiling", "Abandoned", "Unrecoverable"},
     "run": {"Formed", "FormationFailed", "Judge", "Saving"},
     "worker": {
         "RequestParams", "Update", "StartEpoch", "ExtendPartition", "Throttle", "ChunkDone", "ShutdownWithSave",
         "Shutdown", "ActionDone", "Fenced", "LinkLost", "LaneClosed", "GraceOver", "LeaveRequested", "TrainingFailed",
-        "Welcome", "Reject", "WindowOver", "SyncNow", "NewSession", "CollectiveDone", "CollectiveFailed",
-        "SessionOverdue",
+        "SyncNow", "NewSession", "SessionOverdue", "CollectiveDone", "CollectiveFailed", "Welcome", "Reject",
+        "WindowOver",
     },
 }  # fmt: skip
 """The events that may move a machine (M-1, C-2, C-25, section 5)."""
@@ -50,8 +50,8 @@ ENDS: dict[tuple[str, str], dict[Any, IntEnum]] = {
     ("worker", "Shutdown"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
     ("worker", "LinkLost"): {INSIDE: WorkerPhase.STOPPED},
     ("worker", "WindowOver"): dict.fromkeys(LIVE, WorkerPhase.STOPPED),
-    ("worker", "LaneClosed"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
     ("worker", "SessionOverdue"): dict.fromkeys((WorkerPhase.JOINING, WorkerPhase.THROTTLED), WorkerPhase.STOPPED),
+    ("worker", "LaneClosed"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
     ("worker", "TrainingFailed"): dict.fromkeys((*LIVE, INSIDE, WorkerPhase.DRAINING), WorkerPhase.STOPPED),
 }
 """Where an event leads from a phase whatever the guards say."""

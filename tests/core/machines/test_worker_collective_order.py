@@ -177,9 +177,12 @@ def test_an_observer_waits_for_the_next_session_no_longer_than_others() -> None:
 # --- inside --------------------------------------------------------------------------------------------------------
 
 
-def test_a_rank_inside_hears_without_answering() -> None:
-    """W-22, W-21: a beacon, and what names its own life, change no count."""
+@pytest.mark.parametrize("departs", [False, True])
+def test_a_rank_inside_hears_without_answering(departs: bool) -> None:
+    """W-22, W-21: a beacon, and what names its own life, change no count, also of who wants to leave (W-28)."""
     r = rank()
+    if departs:
+        r.feed(ev.LeaveRequested())
     r.control(m.Beacon, run_phase=1, cycle_phase=1, cycle=1)
     r.feed(ev.Received(m.Fenced(generation=1, incarnation=1, cycle=3, why="stale")))
     assert counts(r) == (0, 0, 0) and r.worker.phase == X
