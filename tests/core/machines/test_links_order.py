@@ -185,7 +185,9 @@ def test_a_cycle_that_was_put_off_goes_on() -> None:
     hand.co = Coordinator.restart(hand.co.config, hand.co.snapshot(), (), 3.0)
     hand.now = 3.0
     hand.feed(ev.Tick())
-    [order] = messages(back(hand, generation=1, snapshot_cycle=0), m.RequestState)
+    effects = back(hand, generation=1, snapshot_cycle=0)
+    [order] = messages(effects, m.RequestState)
+    assert [facts["rank"] for facts in named(effects, "Custom") if facts["what"] == "state_transfer"] == ["averager"]
     effects = hand.feed(ev.RoundProgress(m.transfer_key(2, order.transfer_id), 0, 8, True))
     assert messages(effects, m.RequestParams) and hand.co.cycle.phase == CyclePhase.PENDING
 
@@ -207,3 +209,5 @@ def test_who_knows_more_than_the_journal_ends_the_round_that_is_pending() -> Non
     effects = back(hand, generation=1, version=5, cycle=number, control_seq=900, report_seq=900)
     assert [effect.key.cycle for effect in effects if isinstance(effect, fx.AbortRound)] == [number]
     assert hand.co.cycle.phase == CyclePhase.IDLE and not messages(effects, m.RequestParams)
+    [order] = messages(effects, m.RequestState)
+    assert order.rank == 0 and not messages(hand.tick(2.0), m.RequestState), "it is asked once (M-44)"

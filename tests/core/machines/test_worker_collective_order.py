@@ -80,6 +80,13 @@ def test_a_torn_session_is_waited_out_like_a_failed_call(phase: WorkerPhase) -> 
     assert r.worker.session_deadline == 20.0 and r.worker.phase == (J if phase == J else P)
 
 
+def test_a_session_that_nobody_told_of_is_impossible_also_when_the_known_one_is_torn() -> None:
+    """N-2, M-31 before R-15: NewSession goes out before the SyncNow that names it, on the same lane."""
+    r = rank(P)
+    r.control(m.DeclareDead, **PEER_DEAD)
+    assert [stop.status for stop in of(r.sync(1, session=5), fx.Stop)] == ["failed"] and counts(r) == (0, 0, 1)
+
+
 # --- sessions ------------------------------------------------------------------------------------------------------
 
 
@@ -170,9 +177,12 @@ def test_an_observer_waits_for_the_next_session_no_longer_than_others() -> None:
 # --- inside --------------------------------------------------------------------------------------------------------
 
 
-def test_a_rank_inside_hears_without_answering() -> None:
-    """W-22, W-21: a beacon, and what names its own life, change no count."""
+@pytest.mark.parametrize("departs", [False, True])
+def test_a_rank_inside_hears_without_answering(departs: bool) -> None:
+    """W-22, W-21: a beacon, and what names its own life, change no count, also of who wants to leave (W-28)."""
     r = rank()
+    if departs:
+        r.feed(ev.LeaveRequested())
     r.control(m.Beacon, run_phase=1, cycle_phase=1, cycle=1)
     r.feed(ev.Received(m.Fenced(generation=1, incarnation=1, cycle=3, why="stale")))
     assert counts(r) == (0, 0, 0) and r.worker.phase == X
