@@ -28,8 +28,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
-import attrs
-
 from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
