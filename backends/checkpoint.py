@@ -1,71 +1,39 @@
-"""Files of a checkpoint: safetensors, never pickle, whole or not there at all (K-7, K-8, K-11).
-
-A file is written under a temporary name in its own directory, flushed to the disk, renamed, and the directory flushed:
-a reader finds the old file or the new one, after a power cut too. A failed write takes its temporary file away and
-raises `CheckpointError` with path and size, so that the older file stays and training can go on.
+"""Files of a checkpoint, with torch: safetensors, never pickle (K-7, K-11, K-12).
 
 Tied names are written once. The metadata maps each alias to the name that holds its values, as
 `safetensors.torch.load_model` reads it, so a user needs nothing of paceline to load a model.
 
-The writer is our own because the consensus already lies in memory in file order: it is streamed from there, while the
-library would want a copy of every tensor first. The reader is the library's.
+The reader is the library's. The writer is in `tensor_file`, which a coordinator uses without torch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import attrs
 import torch
 from safetensors import SafetensorError, safe_open
 
 from ..core.errors import CheckpointError
-from ..core.schema import DTYPE_SIZES, Schema
+from ..core.schema import Schema
 from .layout import FlatLayout, allocate
+from .tensor_file import FORMAT_NAMES, TensorItem, write_tensors
 
 __all__ = [
     "load_flat",
     "load_model",
     "load_optimizer",
     "restore_optimizer",
-    "save_flat",
     "save_model",
     "save_optimizer",
 ]
 
-WRITE_BYTES = 16 << 20
-"""Most bytes handed to the kernel at once."""
-FORMAT_NAMES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
-    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
-"""Schema dtype to the name safetensors has for it."""
 OPTIMIZER_KEY = "paceline.optimizer"
 STATE_DEPTH = 16
 """Deepest nesting of an optimizer's state."""
-
-
-@attrs.frozen
-class _Item:
-    """A tensor to write; `data` yields its bytes, row-major and little-endian, when its turn comes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    data: Callable[[], memoryview]
-
-    @property
-    def nbytes(self) -> int:
-        count = DTYPE_SIZES[self.dtype]
-        for extent in self.shape:
-            count *= extent
-        return count
 
 
 # --- models ----------------------------------------------------------------------------------------------------
@@ -84,7 +52,7 @@ def save_model(path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor]
             continue
         first[key] = name
         items.append(_tensor_item(target, name, tensor))
-    _write(target, items, aliases)
+    write_tensors(target, items, aliases)
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -96,22 +64,6 @@ def load_model(path: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], d
             tensors[alias] = tensors[name]
             del metadata[alias]
     return tensors, metadata
-
-
-def save_flat(path: str | os.PathLike[str], schema: Schema, flat: memoryview, metadata: Mapping[str, str]) -> None:
-    """Write a consensus in the riding layout, keyed by schema names, straight from its memory (K-7). Raises
-    `CheckpointError`."""
-    target, layout = Path(path), FlatLayout.riding(schema)
-    _check_size(target, layout, len(flat))
-    items = [
-        _Item(
-            field.entry.name, field.entry.dtype, field.entry.shape,
-            lambda start=field.offset, end=field.offset + field.nbytes: flat[start:end],  # type: ignore[misc]
-        )
-        for field in layout.fields
-    ]  # fmt: skip
-    aliases = {alias: field.entry.name for field in layout.fields for alias in field.entry.aliases}
-    _write(target, items, {**metadata, **aliases})
 
 
 def load_flat(path: str | os.PathLike[str], schema: Schema) -> tuple[memoryview, dict[str, str]]:
@@ -140,9 +92,9 @@ def save_optimizer(
     """Write an optimizer's state: its tensors as tensors, the rest as JSON in the metadata (K-11). Raises
     `CheckpointError` naming the place of a value that is neither a tensor nor plain data."""
     target = Path(path)
-    items: list[_Item] = []
+    items: list[TensorItem] = []
     plain = _pack(target, optimizer.state_dict(), "optimizer", items, STATE_DEPTH)
-    _write(target, items, {**(metadata or {}), OPTIMIZER_KEY: json.dumps(plain, separators=(",", ":"))})
+    write_tensors(target, items, {**(metadata or {}), OPTIMIZER_KEY: json.dumps(plain, separators=(",", ":"))})
 
 
 def load_optimizer(path: str | os.PathLike[str], rank: int | None = None) -> dict[str, Any]:
@@ -177,7 +129,7 @@ def restore_optimizer(path: str | os.PathLike[str], optimizer: torch.optim.Optim
         raise CheckpointError(f"{target} does not fit this {type(optimizer).__name__}: {failure} (K-12)") from failure
 
 
-def _pack(target: Path, thing: Any, place: str, items: list[_Item], depth: int) -> Any:
+def _pack(target: Path, thing: Any, place: str, items: list[TensorItem], depth: int) -> Any:
     """JSON for `thing`. Every container is tagged, since JSON knows neither tuples nor integer keys."""
     if depth == 0:
         raise CheckpointError(f"{target}: {place} is nested more than {STATE_DEPTH} deep (K-11)")
@@ -214,21 +166,16 @@ def _unpack(packed: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 # --- files -----------------------------------------------------------------------------------------------------
 
 
-def _tensor_item(target: Path, name: str, tensor: torch.Tensor) -> _Item:
+def _tensor_item(target: Path, name: str, tensor: torch.Tensor) -> TensorItem:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in FORMAT_NAMES:
         raise CheckpointError(f"{target}: {name} has dtype {dtype}; known are {', '.join(FORMAT_NAMES)} (K-7)")
-    return _Item(name, dtype, tuple(tensor.shape), lambda: _bytes_of(tensor))
+    return TensorItem(name, dtype, tuple(tensor.shape), lambda: _bytes_of(tensor))
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     row = tensor.detach().cpu().contiguous().reshape(-1)
     return row.view(torch.uint8).numpy().data
-
-
-def _check_size(target: Path, layout: FlatLayout, nbytes: int) -> None:
-    if nbytes != layout.nbytes:
-        raise CheckpointError(f"{target}: the consensus has {nbytes} bytes, the schema {layout.nbytes} (K-7)")
 
 
 def _read(target: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -237,55 +184,3 @@ def _read(target: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (OSError, SafetensorError) as failure:
         raise CheckpointError(f"{target} cannot be read: {failure}; give another file (K-12)") from failure
-
-
-def _write(target: Path, items: Sequence[_Item], metadata: Mapping[str, str]) -> None:
-    # Widest dtype first, as the library does it: then every tensor is aligned in the file.
-    ordered = sorted(items, key=lambda item: -DTYPE_SIZES[item.dtype])
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    end = 0
-    for item in ordered:
-        start, end = end, end + item.nbytes
-        header[item.name] = {
-            "dtype": FORMAT_NAMES[item.dtype], "shape": list(item.shape), "data_offsets": [start, end],
-        }  # fmt: skip
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    total = 8 + len(text) + end
-    with _replacing(target, total) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for item in ordered:
-            data = item.data()
-            for first in range(0, len(data), WRITE_BYTES):
-                file.write(data[first : first + WRITE_BYTES])
-
-
-@contextlib.contextmanager
-def _replacing(target: Path, size: int) -> Iterator[BinaryIO]:
-    """A file that takes the place of `target` when the block ends well, and leaves no trace otherwise (K-8)."""
-    # A name of its own for every writer: two savers of one decision must not write into one file.
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
-    try:
-        try:
-            with open(temporary, "xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-            _sync_directory(target.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-    except OSError as failure:
-        raise CheckpointError(
-            f"{target} ({size} bytes) could not be written: {failure}; an older file, if any, is still there (K-8)"
-        ) from failure
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

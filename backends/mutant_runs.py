@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -81,6 +82,7 @@ class Worker:
     """A pytest process that waits for jobs. Raises PacelineError when it cannot start, or ends before its time."""
 
     def __init__(self, root: Path, tests: Sequence[str]) -> None:
+        self.began = time.time()
         orders, self._jobs = os.pipe()
         self._answers, answers = os.pipe()
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by __exit__
@@ -159,7 +161,8 @@ def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[[i
         for line in answer["tests"]:
             told[tests[line["test"]]] = [line["seconds"], line["passed"], line["near"]]
             names.add(tests[line["test"]].partition("::")[0])
-        files.update((name, digests[name]) for name in names)
+        # A file that was edited after the tests were collected is not the one that was run.
+        files.update((name, digests[name]) for name in names if (root / name).stat().st_mtime < workers[0].began)
         whole = {"format": FORMAT, "code": code, "files": files, "tests": told}
         file.write_text(json.dumps(whole, indent=0), encoding="utf-8")
 

@@ -32,8 +32,8 @@ from ..transports.api import Channel
 from ..transports.codec import decode_record, encode_record
 from ..transports.driver import CoordinatorDriver
 from .averager import Averager, RoundEvent
-from .checkpoint import save_flat
 from .layout import FlatLayout, header_block
+from .tensor_file import save_flat
 from .transfer import Passage, Relay
 
 __all__ = ["StarServer"]

@@ -44,6 +44,9 @@ DAMAGE = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, Va
 """What goes wrong while something is built from plain data that is not what was written: a part is missing, is of
 another type, or lies deeper than any value of ours."""
 
+DEEPEST = 100
+"""Levels of arrays and objects that are read; what a machine holds has some twenty. A bound of our own, because that of
+the interpreter is another one in each version of it, and another for writing than for reading."""
 OWNER = "co"
 """The field that leads back to the coordinator."""
 MODULE = re.compile(r"[a-z_]+(\.[a-z_]+)*")
@@ -54,7 +57,7 @@ PLAINEST = ATOMS | {float}
 LISTS: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "deque": deque}
 
 Encode = Callable[[Any], Any]
-Read = Callable[[Any, Any], Any]
+Read = Callable[[Any, Any, int], Any]
 
 
 class Decode(Protocol):
@@ -121,24 +124,27 @@ def decoder(opened: Callable[[Any], Any]) -> Decode:
     dict, and anything else as it is; it looks no deeper."""
     readers: dict[str, Read] = {}
 
-    def read(plain: Any, owner: Any) -> Any:
+    def read(plain: Any, owner: Any, left: int) -> Any:
         if type(plain) in PLAINEST:
             return plain
+        if not left:
+            raise CheckpointError(f"this record is damaged: it has more than {DEEPEST} levels")
         plain = opened(plain)
         kind = type(plain)
+        left -= 1
         if kind is list or kind is tuple:
-            return tuple([read(item, owner) for item in plain])
+            return tuple([read(item, owner, left) for item in plain])
         if kind is not dict:
             return plain
         reader = readers.get(plain["is"])
         if reader is None:
             reader = readers[plain["is"]] = _reader(plain["is"], read)
-        return reader(plain, owner)
+        return reader(plain, owner, left)
 
     def decode(plain: Any, owner: Any = None, /) -> Any:
         """What `encode` was given; `owner` becomes the `co` of every part. Raises `CheckpointError`."""
         try:
-            return read(plain, owner)
+            return read(plain, owner, DEEPEST)
         except DAMAGE as failure:
             raise CheckpointError(f"this record is damaged: {failure!r}") from failure
 
@@ -149,16 +155,16 @@ def _reader(kind: str, read: Read) -> Read:
     """How things of one name are made again."""
     if kind in LISTS:
         made = LISTS[kind]
-        return lambda plain, owner: made(read(plain["of"], owner))
+        return lambda plain, owner, left: made(read(plain["of"], owner, left))
     if kind == "map":
-        return lambda plain, owner: dict(read(plain["of"], owner))
+        return lambda plain, owner, left: dict(read(plain["of"], owner, left))
     if kind == "bytes":
-        return lambda plain, owner: bytes.fromhex(plain["of"])
+        return lambda plain, owner, left: bytes.fromhex(plain["of"])
     if kind == "float":
-        return lambda plain, owner: float(plain["of"])
+        return lambda plain, owner, left: float(plain["of"])
     cls = _class(kind)
     if issubclass(cls, IntEnum):
-        return lambda plain, owner: cls(plain["of"])
+        return lambda plain, owner, left: cls(plain["of"])
     return _reader_of_fields(cls, read)
 
 
@@ -166,7 +172,7 @@ def _reader_of_fields(cls: Any, read: Read) -> Read:
     names, owned = _fields(cls), OWNER in attrs.fields_dict(cls)
     expected = {"is", *names}
 
-    def made(plain: Any, owner: Any) -> Any:
+    def made(plain: Any, owner: Any, left: int) -> Any:
         if plain.keys() != expected:
             raise CheckpointError(
                 f"a {cls.__name__} has the fields {names}, not {sorted(plain.keys() - {'is'})}; it was kept by another "
@@ -176,7 +182,7 @@ def _reader_of_fields(cls: Any, read: Read) -> Read:
         put = functools.partial(object.__setattr__, thing)  # also of a class that is frozen
         for name in names:
             value = plain[name]
-            put(name, value if type(value) in PLAINEST else read(value, owner))
+            put(name, value if type(value) in PLAINEST else read(value, owner, left))
         if owned:
             put(OWNER, owner)
         return thing

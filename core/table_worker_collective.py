@@ -100,6 +100,8 @@ _OUT = (
     Row(_X, "ShutdownWithSave", _S, (), ("abort_call", "say_goodbye", "stop_saved"), rule="W-19 W-24"),
     Row(_X, "Shutdown", _S, (), ("abort_call", "say_goodbye", "stop_clean"), rule="W-19 W-24"),
     Row(_X, "Fenced", SAME, ("!is_foreign",), kind=Kind.IGNORE, rule="W-21"),
+    Row(_X, "Fenced", _S, ("departs",), ("abort_call", "stop_left"), rule="W-28 W-23 W-24",
+        note="it looks for no new seat"),
     Row(_X, "Fenced", _J, (), ("abort_call", "start_over", "look_for_seat"), rule="W-20 W-21"),
     Row(_X, "Welcome", SAME, kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
     Row(_X, "Reject", SAME, kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),

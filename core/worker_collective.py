@@ -207,6 +207,7 @@ class WorkerCollective(WorkerOrders):
     def _run(self, *, restore: bool) -> None:
         session, call = self._session, self._call
         self.session_until = None
+        self.snapshot_generation = session.generation  # what is said of this call carries it (N-1, M-43)
         if self.built != session.session_id:
             self.built = session.session_id
             self.outbox.append(BuildSession(
@@ -265,6 +266,7 @@ class WorkerCollective(WorkerOrders):
         call = self._call
         call.before = Standing(self.version, self.global_step, self.cycle, dict(self.armed), dict(self.served))
         call.ended = event
+        self.in_mid_step = False
         self.local_step += 1
         if call.observer:
             return

@@ -17,16 +17,10 @@ from safetensors.torch import load_model as library_load_model
 from torch import nn
 
 from paceline.backends import checkpoint
-from paceline.backends.checkpoint import (
-    load_flat,
-    load_model,
-    load_optimizer,
-    save_flat,
-    save_model,
-    save_optimizer,
-)
+from paceline.backends.checkpoint import load_flat, load_model, load_optimizer, save_model, save_optimizer
 from paceline.backends.flat import FlatModel
 from paceline.backends.schema import schema_of
+from paceline.backends.tensor_file import save_flat
 from paceline.core.errors import CheckpointError
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]

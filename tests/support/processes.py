@@ -13,21 +13,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .forked import Forked, nursery
+
 HERE = Path(__file__).parent
 TOKEN = "5e" * 32
 RUN_ID = "1d" * 16
 PATIENCE_S = 30.0
 """No step of these tests takes a tenth of it; a test that needs more hangs."""
+LOADED = {
+    "coordinator_process.py": ("paceline.backends.serve", "paceline.backends.star", "paceline.transports.tcp"),
+    "rank_process.py": ("paceline.backends.session", "paceline.transports.tcp", "torch._dynamo"),
+}
+"""What a script imports before it does anything. The last one is what torch imports with the first optimizer."""
 
 
 class Child:
     """One process whose standard output is JSON lines, read in a thread of its own."""
 
-    def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **environment}, start_new_session=True,
-        )  # fmt: skip
+    def __init__(self, script: str, options: list[str], environment: dict[str, str]) -> None:
+        arguments, environment = [str(HERE / script), *options], {**os.environ, **environment}
+        self.process: Forked | subprocess.Popen[str]
+        if sys.platform == "linux":
+            self.process = Forked(nursery(*LOADED[script]), arguments, environment)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True, env=environment, start_new_session=True,
+            )  # fmt: skip
         self.lines: list[dict[str, Any]] = []
         self.errors: list[str] = []
         self._arrived: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -113,7 +125,7 @@ class Stage:
 
     def _start(self, script: str, options: list[str], environment: dict[str, str]) -> Child:
         common = {"PACELINE_TOKEN": TOKEN, "PACELINE_RUN_ID": RUN_ID, **environment}
-        child = Child([sys.executable, str(HERE / script), *options], common)
+        child = Child(script, options, common)
         self.children.append(child)
         return child
 

@@ -39,6 +39,20 @@ def test_a_call_is_one_act_and_a_step_of_its_own() -> None:
     assert ack.digest is None and ack.state_complete
 
 
+@pytest.mark.parametrize("fate", ["at once", "after a retry", "as a newcomer of a retry"])
+def test_an_ack_carries_the_generation_of_its_session(fate: str) -> None:
+    """N-1, N-6, M-43: with any other it is fenced, and its number is missing on the lane."""
+    r = rank(WorkerPhase.JOINING if "newcomer" in fate else WorkerPhase.TRAINING)
+    if fate != "as a newcomer of a retry":
+        r.sync(1)
+    if fate != "at once":
+        r.broke(1)
+        r.session(2, cycle=1, attempt=1)
+    (ack,) = reports(r.done(1, attempt=int(fate != "at once")), m.SyncAck)
+
+    assert ack.generation == r.worker.settings.generation == 1
+
+
 def test_no_step_is_taken_between_the_call_and_its_update() -> None:
     """W-14, W-12: what a retry would have to take back must not have been trained on; plans wait."""
     r = rank(WorkerPhase.WAITING)
@@ -343,3 +357,51 @@ def test_a_rank_is_asked_for_an_id_wherever_it_is() -> None:
 
     assert (told.session_id, told.uid) == (9, b"abc") and r.worker.phase == WorkerPhase.IN_COLLECTIVE
     assert "collective" in r.worker.explain()[0]
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_rank_fenced_inside_a_call_is_freed_and_begins_anew(succeeds: bool) -> None:
+    """W-20, W-21, M-31: nothing of the old life's session, call, callbacks or count is left; how the aborted call ends
+    is told to nobody. In its new life the rank is an observer of a session that it was not in."""
+    r = rank(callbacks=("checkpoint",))
+    r.control(m.Checkpoint, decision_id=4, version=1, target_rank=1, cycle=1)
+    r.step(3)
+    r.sync(1)
+    orders = r.feed(ev.Received(m.Fenced(generation=1, incarnation=2, cycle=1, why="stale")))
+    assert [type(o) for o in orders] == [fx.AbortCollective, fx.AbandonPlan, fx.Unpark, fx.Publish, fx.Dial]
+    w = r.worker
+    assert (w.phase, w.session, w.call, w.steps_booked, w.armed) == (WorkerPhase.JOINING, None, None, 0, {})
+
+    assert not (r.done(1) if succeeds else r.broke(1))
+    r.feed(ev.Received(m.Welcome(rank=1, incarnation=2, generation=1, status=m.WelcomeStatus.JOINING, control_seq=0,
+                                 report_seq=0, config={})))  # fmt: skip
+    r.number, life = 0, {"incarnation": 2}
+    r.control(m.NewSession, serve=False, session_id=2, uid=b"u", new_rank=1, members=((0, 1), (1, 2), (2, 1)),
+              new_world_size=3, state_from=0, cycle=2, attempt=1, **life)  # fmt: skip
+    assert w.in_mid_step
+    (ack,) = reports(r.done(2, attempt=1), m.SyncAck)
+
+    assert [build.session_id for build in of(r.orders, fx.BuildSession)][-1] == 2
+    assert [share.adopts for share in of(r.orders, fx.ShareState)][-1]
+    assert (ack.incarnation, ack.report_seq, ack.outcome, ack.shipped_steps) == (2, 1, m.Outcome.OBSERVER, 0)
+    assert not w.in_mid_step, "the step in which the old life ended is over"
+
+
+def test_a_rank_fenced_while_it_wishes_to_leave_looks_for_no_seat() -> None:
+    """W-28, W-23: what it waited for will not come, and it wanted to be gone."""
+    r = rank(WorkerPhase.IN_COLLECTIVE)
+    r.feed(ev.LeaveRequested())
+    orders = r.feed(ev.Received(m.Fenced(generation=1, incarnation=2, cycle=1, why="stale")))
+
+    assert isinstance(orders[0], fx.AbortCollective), "W-24: before anything touches the parameters"
+    assert [stop.status for stop in of(orders, fx.Stop)] == ["leave"] and not of(orders, fx.Dial)
+    assert r.worker.poll_timeout() is None
+
+
+def test_a_rank_of_a_collective_does_not_look_for_a_coordinator_that_is_gone() -> None:
+    """W-21, C-19: its Welcome gives it no window, so a lost link frees it from the call and ends it."""
+    r = rank(WorkerPhase.IN_COLLECTIVE)
+    orders = r.feed(ev.LinkLost(cause="reset"))
+
+    assert isinstance(orders[0], fx.AbortCollective) and not of(orders, fx.Dial)
+    assert [stop.status for stop in of(orders, fx.Stop)] == ["coordinator_lost"]

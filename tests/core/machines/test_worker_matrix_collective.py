@@ -43,6 +43,9 @@ ASK = say(m.RequestSessionId, session_id=4)
 SAVE = say(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.GRACEFUL, saver=1, stem="x")
 SAVE_NOWHERE = say(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.GRACEFUL, saver=1)
 FENCED = tell(ev.Received(m.Fenced(generation=1, incarnation=2, cycle=3, why="stale")))
+WELCOME = m.Welcome(rank=1, incarnation=2, generation=1, status=m.WelcomeStatus.JOINING, control_seq=0, report_seq=0,
+                    config={})  # fmt: skip
+REJECT = m.Reject(code=11, text="frozen")
 FENCED_OWN = tell(ev.Received(m.Fenced(generation=1, incarnation=1, cycle=3, why="stale")))
 CHECKPOINT_NEXT = say(m.Checkpoint, decision_id=1, version=1, target_rank=1, cycle=1)
 CHECKPOINT_NOW = say(m.Checkpoint, decision_id=1, version=0, target_rank=1)
@@ -154,7 +157,12 @@ GROUPS: list[list[Case]] = [
     case(X, "Shutdown", say(m.Shutdown, reason=m.SaveReason.GRACEFUL),
          ("AbortCollective", "Exiting", "AbandonPlan", "Unpark", "Stop"), S),
     case(X, "Fenced naming the own life", FENCED_OWN),
-    case(X, "Fenced", FENCED, ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S),
+    case(X, "Fenced", FENCED, ("AbortCollective", "AbandonPlan", "Unpark", "Publish", "Dial"), J),
+    case(J, "Fenced inside", FENCED, ("AbortCollective", "Publish", "Dial"), before=OBSERVES),
+    case(X, "Fenced after a wish to leave", FENCED, ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S,
+         before=LEAVE),
+    case(X, "Welcome out of the blue", tell(ev.Received(WELCOME)), ("Stop",), S),
+    case(X, "Reject out of the blue", tell(ev.Received(REJECT)), ("Stop",), S),
     case(X, "link lost", tell(ev.LinkLost(cause="reset")), ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S),
     case(X, "lane closed", tell(ev.LaneClosed()), ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S),
     case(X, "LeaveRequested", LEAVE),
@@ -219,6 +227,7 @@ def _rare() -> None:
             event(Rank(X, **IN_PLACE))
     for phase in (W, T, X, D, S):
         engine_for("worker").fire(Rank(phase, **IN_PLACE).worker, "SessionOverdue", None)
+    engine_for("worker").fire(Rank(X, **IN_PLACE).worker, "WindowOver", None)
 
 
 def test_every_row_of_the_collective_flavour_is_taken() -> None:

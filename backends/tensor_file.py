@@ -1,0 +1,128 @@
+"""Safetensors files, whole or not there at all (K-7, K-8).
+
+A file is written under a temporary name in its own directory, flushed to the disk, renamed, and the directory flushed:
+a reader finds the old file or the new one, after a power cut too. A failed write takes its temporary file away and
+raises `CheckpointError` with path and size, so that the older file stays and training can go on.
+
+The writer is our own because the consensus already lies in memory in file order: it is streamed from there, while the
+library would want a copy of every tensor first. No torch here: a coordinator, which only adds flat memory and writes it
+down, starts in a third of the time without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import attrs
+
+from ..core.errors import CheckpointError
+from ..core.schema import DTYPE_SIZES, Schema
+from .layout import FlatLayout
+
+__all__ = ["FORMAT_NAMES", "TensorItem", "save_flat", "write_tensors"]
+
+WRITE_BYTES = 16 << 20
+"""Most bytes handed to the kernel at once."""
+FORMAT_NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+"""Schema dtype to the name safetensors has for it."""
+
+
+@attrs.frozen
+class TensorItem:
+    """A tensor to write; `data` yields its bytes, row-major and little-endian, when its turn comes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: Callable[[], memoryview]
+
+    @property
+    def nbytes(self) -> int:
+        count = DTYPE_SIZES[self.dtype]
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+def save_flat(path: str | os.PathLike[str], schema: Schema, flat: memoryview, metadata: Mapping[str, str]) -> None:
+    """Write a consensus in the riding layout, keyed by schema names, straight from its memory (K-7). Raises
+    `CheckpointError`."""
+    target, layout = Path(path), FlatLayout.riding(schema)
+    _check_size(target, layout, len(flat))
+    items = [
+        TensorItem(
+            field.entry.name, field.entry.dtype, field.entry.shape,
+            lambda start=field.offset, end=field.offset + field.nbytes: flat[start:end],  # type: ignore[misc]
+        )
+        for field in layout.fields
+    ]  # fmt: skip
+    aliases = {alias: field.entry.name for field in layout.fields for alias in field.entry.aliases}
+    write_tensors(target, items, {**metadata, **aliases})
+
+
+def _check_size(target: Path, layout: FlatLayout, nbytes: int) -> None:
+    if nbytes != layout.nbytes:
+        raise CheckpointError(f"{target}: the consensus has {nbytes} bytes, the schema {layout.nbytes} (K-7)")
+
+
+def write_tensors(target: Path, items: Sequence[TensorItem], metadata: Mapping[str, str]) -> None:
+    """Write the tensors in place of `target`. Raises `CheckpointError`; what `TensorItem.data` raises goes through. Of
+    either kind of failure no trace is left (K-8)."""
+    # Widest dtype first, as the library does it: then every tensor is aligned in the file.
+    ordered = sorted(items, key=lambda item: -DTYPE_SIZES[item.dtype])
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for item in ordered:
+        start, end = end, end + item.nbytes
+        header[item.name] = {
+            "dtype": FORMAT_NAMES[item.dtype], "shape": list(item.shape), "data_offsets": [start, end],
+        }  # fmt: skip
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    total = 8 + len(text) + end
+    with _replacing(target, total) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for item in ordered:
+            data = item.data()
+            for first in range(0, len(data), WRITE_BYTES):
+                file.write(data[first : first + WRITE_BYTES])
+
+
+@contextlib.contextmanager
+def _replacing(target: Path, size: int) -> Iterator[BinaryIO]:
+    """A file that takes the place of `target` when the block ends well, and leaves no trace otherwise (K-8)."""
+    # A name of its own for every writer: two savers of one decision must not write into one file.
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
+    try:
+        try:
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+            _sync_directory(target.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+    except OSError as failure:
+        raise CheckpointError(
+            f"{target} ({size} bytes) could not be written: {failure}; an older file, if any, is still there (K-8)"
+        ) from failure
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
