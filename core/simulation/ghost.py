@@ -49,7 +49,8 @@ class Ghost:
 
     By process: `base` its parameter after the last adoption, `since` the batches trained on top of it, `unmerged` those
     that no consensus holds, `copies` the last contribution as (cycle, attempt, value, its batches). `means` is the
-    consensus of each version, `pending` the one of a round that may still be taken back, `given` its batches.
+    consensus of each version, `pending` the one of a round that may still be taken back, `given` its batches. In an
+    `ambiguous` run a consensus holds steps of which nobody could say whose they were, so they are trained again (M-19).
     """
 
     base: dict[int, float] = attrs.field(factory=dict)
@@ -78,6 +79,7 @@ class Ghost:
     voting: set[int] = attrs.field(factory=set)
     over: bool = False
     calm: bool = True
+    ambiguous: bool = False
     seen: tuple[Any, ...] | None = None
     last: tuple[Any, ...] | None = None
 
@@ -380,6 +382,7 @@ class Ghost:
         doubtful = in_place and set(covered) <= set(self.given)  # M-19: nobody may know whose steps are in it
         if not doubtful and sorted(covered) != sorted(self.given):
             raise Violation("I52", f"covered are {sorted(covered)}, the consensus holds {sorted(self.given)}")
+        self.ambiguous = self.ambiguous or sorted(covered) != sorted(self.given)
         self.given = ()
 
     def _i9_i10_shutdown(self, co: Coordinator, life: tuple[int, int]) -> None:

@@ -176,7 +176,7 @@ class Run:
             reasons = "; ".join(str(reason) for reason in co.explain())
             raise Violation("I38", f"{self.bound_s:g} s after the last fault the run goes on: {reasons}")
         lost = any(reason in finish.text for reason in ("no rank is left", "ranks are left", "died"))
-        if finish.status != "ok" and not ending and not lost:
+        if finish.status not in ("ok", "stopped") and not ending and not lost:
             raise Violation("I30", f"without any fault the run ended {finish.status}: {finish.text}")
 
     def _afterwards(self) -> None:
