@@ -7,6 +7,7 @@ independent, in processes of their own (spawned), and wants all of them complete
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,7 @@ def parse_budget(text: str) -> float:
 @click.option("--restarts", default=0, show_default=True, metavar="N", help="Processes that may come back to a seat.")
 @click.option("--policy", default="cadence", show_default=True, metavar="|".join(POLICIES), help="Policy of the run.")
 @click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable.")
-@click.option("--budget", default="60s", show_default=True, metavar="TIME", help="Time until the search is cut.")
+@click.option("--budget", metavar="TIME", help="Time until a search is cut; 60s by default, none with --prove.")
 @click.option("--all-orders", is_flag=True, help="Explore also orders that cannot matter; many times the states.")
 @click.option("--all-notes", is_flag=True, help="Tell apart states that differ in notes nobody decides by; likewise.")
 @click.option("--prove", is_flag=True, help="Explore the configurations that releases are checked with, to the end.")
@@ -59,7 +60,7 @@ def parse_budget(text: str) -> float:
 @click.option("--out", default="paceline-check", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
               help="Where a counterexample goes: its schedule, its diagram, and a test that replays it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def check(policy: str, knobs: Sequence[str], budget: str, all_orders: bool, all_notes: bool, prove: bool,
+def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: bool, all_notes: bool, prove: bool,
           processes: int, rows: bool, out: Path, as_json: bool, **numbers: int) -> int:  # fmt: skip
     """Check the protocol in every order within the bounds.
 
@@ -69,7 +70,7 @@ def check(policy: str, knobs: Sequence[str], budget: str, all_orders: bool, all_
     """
     from ..core.simulation.checker import PROOFS, Bounds
 
-    seconds = parse_budget(budget)
+    seconds = math.inf if prove and budget is None else parse_budget("60s" if budget is None else budget)
     given = tuple(sorted({"policy": policy, **parse_knobs(knobs)}.items()))
     bounds = list(PROOFS) if prove else [Bounds(**numbers, knobs=given)]
     for one in bounds:

@@ -15,8 +15,8 @@ import attrs
 
 from ..coordinator import Coordinator
 from ..worker import Worker, WorkerSettings
-from . import forget
 from .fingerprint import Interned, combine
+from .forget import no_returns, of_coordinator, of_item, of_worker
 from .frozen import frozen, thaw
 from .ghost import Ghost
 from .process import Process
@@ -54,6 +54,7 @@ class Drawers:
     def __init__(self, setup: Setup, *, forget: bool = True) -> None:
         self.world = World(setup)
         self.forget = forget
+        self.no_returns = no_returns(self.world.config)
         self.clocks, self.runs, self.coordinators, self.averagers = Interned(), Interned(), Interned(), Interned()
         self.shared, self.histories, self.trained = Interned(), Interned(), Interned()
         self.shells, self.bodies, self.mine = Interned(), Interned(), Interned()
@@ -132,7 +133,7 @@ class Drawers:
     def _coordinator(self) -> int:
         co = self.world.co
         if self.forget:
-            forget.of_coordinator(co)
+            of_coordinator(co, {token for tokens in self.world.failed.values() for token, _ in tokens})
         self.loaded = self.coordinators.number(co.snapshot())
         if self.loaded == len(self.seen_by):
             self.seen_by.append(SimpleNamespace(peers={
@@ -143,7 +144,7 @@ class Drawers:
         return self.loaded
 
     def _of_process(self, process: Process) -> Row:
-        lanes = [self._lane(self.items.number(item) for item in getattr(process, name)) for name in LANES]
+        lanes = [self._lane(map(self._item, getattr(process, name))) for name in LANES]
         return (*self._person(process), *lanes)
 
     def _person(self, process: Process) -> tuple[int, int, int]:
@@ -154,6 +155,8 @@ class Drawers:
 
     def _body(self, process: Process) -> int:
         worker = process.worker
+        if self.forget:
+            of_worker(worker, self.no_returns)
         body = self.bodies.number((frozen(process, NOT_BODY), worker.snapshot()))
         if body == len(self.known_to):
             self.known_to.append(SimpleNamespace(
@@ -175,6 +178,9 @@ class Drawers:
         ghost = self.world.ghost
         known = [(name, getattr(ghost, name)[number]) for name in IN_MINE if number in getattr(ghost, name)]
         return self.mine.number((*known, tuple(sorted(act[1:] for act in ghost.acted if act[0] == number))))
+
+    def _item(self, item: Any) -> int:
+        return self.items.number(of_item(item, self.no_returns) if self.forget else item)
 
     def _lane(self, items: Iterable[int]) -> int:
         lane = tuple(items)

@@ -4,26 +4,38 @@ Each of these is kept by the machines for people, for clocks, or for a use that 
 
 - what stages have taken (M-11): while time stands still all durations are equal, and only their number differs;
   without them a stage is always suspected after `suspect_initial_s`;
-- the kind of the last progress, the bytes that came, the metrics of an epoch (K-20), counts of what was fenced,
-  refused, lost and replayed: shown and recorded, never asked;
-- how far a rank has confirmed messages (N-10): confirming again what is confirmed changes nothing;
+- the kind of the last progress, the bytes that came, the metrics of an epoch (K-20), also in the message that tells of
+  them, counts of what was fenced, refused, lost and replayed: shown and recorded, never asked;
+- where no link comes back and nobody is excluded (`no_returns`): the copies of messages that both ends keep (N-9), of
+  which only a reattachment asks, and a limit that no run here comes near; how far either end has confirmed what it got,
+  which releases those copies; and what a message reserved that has got into the lane, since only a message that has
+  not can fail (N-10);
 - all numbers of a rank that has left or died, those of its lanes at once, the others when no cycle is in hand that it
   could have given to: what is asked of it afterwards is its incarnation and that it is gone (M-1);
 - at a process that is gone, everything but what it gave to the round in hand; how often a batch was trained.
 
 That none of this changes what can follow is a claim, and it is tested: small configurations are explored with and
-without forgetting, and give the same ends and the same answers.
+without forgetting, and give the same ends and the same answers; and in their states to act and then to forget is the
+same as to forget and then to act. What depends on nothing but notes is not seen: that a rank confirms a message which
+was never sent, say.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Collection
+from typing import Any
+
 import attrs
 
+from .. import messages as m
+from ..config import Config
 from ..coordinator import Coordinator
 from ..dispatch.desk import EpochTally
 from ..peer import Peer
+from ..worker import Worker
 
-__all__ = ["of_coordinator"]
+__all__ = ["no_returns", "of_coordinator", "of_item", "of_worker"]
 
 KEPT_OF_THE_GONE = ("co", "rank", "incarnation", "phase", "host", "stopped", "callbacks")
 ALL_OF_THE_GONE = tuple(field.name for field in attrs.fields(Peer) if field.name not in KEPT_OF_THE_GONE)
@@ -31,20 +43,49 @@ LANES_OF_THE_GONE = ("attached", "climb", "control_seq", "lr", "report_seq")
 """What is over with the link itself, also while a cycle is in hand that the rank may have given to."""
 
 
-def of_coordinator(co: Coordinator) -> None:
-    """Forget it in this coordinator."""
+def no_returns(config: Config) -> bool:
+    """Whether confirmations are never asked for: a lost link is a death (M-17, W-21), and no rank is ever excluded,
+    which would be told to be back by what it confirms (M-14)."""
+    return not (config.link_grace_s or config.reconnect_window_s) and config.laggards == "wait"
+
+
+def of_coordinator(co: Coordinator, failed: Collection[tuple[int, int, int]]) -> None:
+    """Forget it in this coordinator. `failed` are the tokens of messages whose failure it has yet to hear of."""
     co.fenced.clear()
+    co.fenced_told.clear()
     co.refused.clear()
     co.violations = co.lost_sends = co.deaths = co.book.replayed = 0
     for epoch in co.desk.tallies:
         co.desk.tallies[epoch] = EpochTally()
+    forgets = no_returns(co.config)
     for peer in co.peers.values():
         for durations in peer.climb.durations:
             durations.clear()
-        peer.progress_kind, peer.bytes_in, peer.handled_seq = "", 0, 0
-        peer.retained.clear()
+        peer.progress_kind, peer.bytes_in = "", 0
+        if forgets:
+            peer.handled_seq = 0
+            peer.retained.clear()
+            for number in [n for n in peer.tokens if (peer.rank, peer.incarnation, n) not in failed]:
+                del peer.tokens[number]
         if not peer.alive:
             _of_the_gone(peer, LANES_OF_THE_GONE if co.cycle.pending else ALL_OF_THE_GONE)
+
+
+def of_worker(worker: Worker, no_returns: bool) -> None:
+    """Forget it in this worker, of a run with or without `no_returns`."""
+    worker.inbox = deque(of_item(message, no_returns) for message in worker.inbox)
+    if no_returns:
+        worker.reports.clear()
+        worker.control_handled = 0
+
+
+def of_item(item: Any, no_returns: bool) -> Any:
+    """What is left of an entry of a lane or an inbox."""
+    if isinstance(item, m.EpochAggregated):
+        item = attrs.evolve(item, metrics={})
+    if no_returns and isinstance(item, m.Control):
+        return attrs.evolve(item, report_seq=0)
+    return attrs.evolve(item, control_seq=0) if no_returns and isinstance(item, m.Report) else item
 
 
 def _of_the_gone(peer: Peer, names: tuple[str, ...]) -> None:

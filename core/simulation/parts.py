@@ -155,6 +155,11 @@ class Parts(Drawers):
         """Reports of a process are under way."""
         return bool(self.thing(row, number, UP))
 
+    def is_cut_off(self, row: Row, number: int) -> bool:
+        """Whether nothing will ever be sent to a process again: nobody is there any more to send it, or its link is
+        closed and none comes back. What it says goes behind what it has said, or nowhere."""
+        return self.over(row) or (self.no_returns and not self._shell(row, number)["linked"])
+
     def is_left_alone(self, row: Row, number: int) -> bool:
         """Whether a process is healthy, has a message to serve, and is sent no result before it has done something: so
         that whatever it can be given next is in its lanes already."""
@@ -295,7 +300,7 @@ class Parts(Drawers):
             return SAME
         place = next((index for index, item in enumerate(lane) if item is MARKER), -1)
         before, after = (lane[:place], lane[place + 1 :]) if place >= 0 else ([], lane)
-        return LaneChange(place >= 0, tuple(map(self.items.number, before)), tuple(map(self.items.number, after)))
+        return LaneChange(place >= 0, tuple(map(self._item, before)), tuple(map(self._item, after)))
 
     def _change_lanes(self, after: list[int], number: int, changes: tuple[LaneChange, ...],
                       read: tuple[str | None, bool]) -> None:  # fmt: skip

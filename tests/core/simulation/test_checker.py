@@ -16,8 +16,9 @@ from paceline.core.errors import ConfigError, InvariantError
 from paceline.core.simulation import World
 from paceline.core.simulation import checker as checker_module
 from paceline.core.simulation.check_report import CheckReport, counterexample
-from paceline.core.simulation.checker import PATIENCE, Bounds, Cohort, check
+from paceline.core.simulation.checker import HEAD, PATIENCE, Bounds, Cohort, check
 from paceline.core.simulation.explore import Failure, Model, explore
+from paceline.core.simulation.forget import no_returns
 from paceline.core.simulation.schedule import Schedule, play
 from paceline.core.simulation.violation import Violation
 
@@ -57,6 +58,32 @@ class Watched(Cohort):
         return found
 
 
+class Forgetting(Cohort):
+    """Keeps all notes, and compares: every `sample`-th step, then to forget, is to forget, and then the step."""
+
+    def __init__(self, bounds: Bounds, sample: int) -> None:
+        super().__init__(bounds, forget=False)
+        self.short = Cohort(bounds)
+        self.sample, self.steps, self.compared = sample, 0, 0
+
+    def step(self, state: tuple[int, ...], action: Any) -> tuple[int, ...]:
+        after = super().step(state, action)
+        self.steps += 1
+        if self.steps % self.sample == 0:
+            there = self.short.step(self.forgotten(state), action)
+            assert self.short.fingerprint(there) == self.short.fingerprint(self.forgotten(after)), action
+            self.compared += 1
+        return after
+
+    def forgotten(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        """The same world in the drawers of the other model, which keep no notes."""
+        world, parts = self.parts.build(self._row(state)), self.short.parts
+        world._co_seen = None
+        parts.world.load(world.snapshot())
+        parts.loaded = -1
+        return (*state[:HEAD], *parts.row())
+
+
 def explored(bounds: Bounds, sample: int = 0, **options: bool) -> tuple[Watched, Any]:
     model = Watched(bounds, sample, **options)
     as_model: Model[Any, Any] = model
@@ -82,6 +109,21 @@ def test_neither_orders_nor_notes_that_are_left_out_change_how_runs_end(bounds: 
     assert short.ends == whole.ends and ("ok", bounds.cycles, 0) in short.ends
     assert (seen.ok, seen.unreached) == (everything.ok, everything.unreached)
     assert seen.states < everything.states or (bounds.ranks == 1 and shortcut == "reduce")
+
+
+@pytest.mark.parametrize(("bounds", "sample"), [(ALONE, 20), (Bounds(ranks=1, deaths=1, restarts=1), 5)], ids=str)
+def test_what_is_forgotten_decides_nothing(bounds: Bounds, sample: int) -> None:
+    """M-11, K-20, N-9, N-10: copies, confirmations and counts change neither what can happen nor what it leads to."""
+    model = Forgetting(bounds, sample)
+    as_model: Model[Any, Any] = model
+    assert explore(as_model).ok and model.compared > 50
+
+
+def test_confirmations_are_forgotten_only_where_nobody_asks_for_them() -> None:
+    """M-42, M-14: a run with a grace for lost links, or one that excludes, decides by them."""
+    assert no_returns(CALM.setup().config())
+    for knobs in ({"link_grace_s": 5.0}, {"reconnect_window_s": 5.0}, {"laggards": "exclude"}):
+        assert not no_returns(attrs.evolve(CALM, knobs=tuple(knobs.items())).setup().config())
 
 
 def test_fingerprints_are_those_of_the_content() -> None:
