@@ -176,8 +176,10 @@ _ENDS = (
     Row(_LIVE, "WindowOver", _S, (), ("lose_coordinator",), rule="W-21"),
     *(
         Row(_D, name, SAME, ("already_saving",), kind=Kind.IGNORE, rule="W-23", note="the end of the save stops it")
-        for name in ("Welcome", "Reject", "WindowOver")
+        for name in ("Welcome", "Reject")
     ),
+    Row(_D, "WindowOver", SAME, ("already_saving",), ("stop_looking",), rule="W-23 W-21",
+        note="the end of the save stops it"),
     *(Row(_D, name, _S, (), ("stop_left",), rule="W-23 W-21") for name in ("Welcome", "Reject", "WindowOver")),
     Row(_LIVE, "LaneClosed", _S, (), ("stop_clean",), rule="W-3"),
     Row(_D, "LaneClosed", SAME, ("already_saving",), kind=Kind.IGNORE,

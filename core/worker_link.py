@@ -200,6 +200,10 @@ class WorkerLink(WorkerCollective):
         self._save_own()
         self.outbox.append(Stop("coordinator_lost", f"the coordinator does not take this rank back: {event.text}"))
 
+    def stop_looking(self, event: object) -> None:
+        """Nobody is looked for any more. A deadline that stays behind would make a Tick due for ever."""
+        self.look_until = math.inf
+
     def lose_coordinator(self, event: LinkLost | None) -> None:
         """W-21: what this rank has is saved under its own name, never over the shared file."""
         told = self._cause(event) if self.linked else f"not found again in {self.tries} tries"

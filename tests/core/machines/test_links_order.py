@@ -102,6 +102,9 @@ def test_nothing_about_a_link_stops_a_save(event: Any, linked: bool) -> None:
         r.worker.linked, r.worker.look_until = False, r.now + 31.0
     r.now += 31.0
     assert not of(r.feed(event), fx.Stop) and r.worker.phase == D and counts(r) == (0, 0, 0)
+    if isinstance(event, ev.Tick) and not linked:
+        due = r.worker.poll_timeout()
+        assert due is not None and due > r.now, "a window that is over must not make a Tick due for ever"
 
 
 # --- the coordinator -------------------------------------------------------------------------------------------------
