@@ -67,15 +67,12 @@ class Record:
 
 
 def checkout() -> Path:
-    """The root of the checkout that this package runs from. Raises ConfigError where there is none: an installed
-    package is without its tests."""
-    root = Path(__file__).parents[1]
-    if not (root / "tests" / "support" / "mutation.py").is_file():
-        raise ConfigError(
-            "paceline mutants needs the tests, which are not installed: run it in a checkout, after "
-            "pip install -e '.[test]' there"
-        )
-    return root
+    """The root of the checkout that this package runs from, or else the current folder if it is one: an installed
+    package is without its tests. Raises ConfigError where neither has any."""
+    for root in (Path(__file__).parents[1], Path.cwd()):
+        if (root / "tests" / "support" / "mutation.py").is_file():
+            return root
+    raise ConfigError("paceline mutants needs the tests, which are not installed: run it in the root of a checkout")
 
 
 class Worker:

@@ -220,6 +220,7 @@ def test_a_wrong_option_is_told_with_what_is_right(arguments: list[str], told: s
 def test_outside_a_checkout_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What is installed is without the tests."""
     monkeypatch.setattr(runs, "__file__", str(tmp_path / "paceline" / "backends" / "mutant_runs.py"))
+    monkeypatch.chdir(tmp_path)
     result = call()
     assert isinstance(result.exception, ConfigError)
-    assert "run it in a checkout" in str(result.exception) and "\n" not in str(result.exception)
+    assert "run it in the root of a checkout" in str(result.exception) and "\n" not in str(result.exception)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from paceline.core.config import Config
 from paceline.core.errors import ConfigError, LocalProtocolError
 from paceline.core.simulation import Action, Setup, Violation, World
 from paceline.transports.codec import MsgpackCodec
@@ -89,7 +88,7 @@ def test_what_damages_a_link_ends_one_rank_only(faults: tuple[str, ...], cause: 
 def test_a_coordinator_dies_between_two_effects() -> None:
     """What it had said before has left; every rank finds its link lost, looks for it until its window is over, and
     ends (W-21)."""
-    world = World(Setup(ranks=3))
+    world = World(Setup(ranks=3, knobs={"reconnect_window_s": 90.0}))
     world.do(Action("die", -1, 2))
     while world.alive:
         world.do(world.enabled()[0])
@@ -100,7 +99,7 @@ def test_a_coordinator_dies_between_two_effects() -> None:
         world.do(world.enabled()[0])
 
     assert world.finish is None and world.over and not world.finished
-    assert world.now - died_at == Config().reconnect_window_s
+    assert world.now - died_at == 90.0
     assert [process.ended and process.ended.status for process in world.processes] == ["coordinator_lost"] * 3
     assert not any(process.alive for process in world.processes)
 
