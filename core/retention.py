@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -32,6 +32,9 @@ NUMBER_BYTES = 9
 """Most bytes of a number in a frame."""
 FRAME_BYTES = 64
 """What a frame adds to its payload: header, tag, the map around it."""
+NUMBERS = frozenset({int, float, bool, type(None)})
+PLAIN = frozenset({"int", "float", "bool", "None"})
+"""Types whose values take `NUMBER_BYTES` at most, and what is written in the annotation of a field that holds them."""
 
 
 def weight(message: Any) -> int:
@@ -41,25 +44,40 @@ def weight(message: Any) -> int:
 
 
 def _size(thing: Any) -> int:
-    if isinstance(thing, str):
-        return NUMBER_BYTES + (len(thing) if thing.isascii() else len(thing.encode()))
-    if isinstance(thing, bytes):
-        return NUMBER_BYTES + len(thing)
-    if isinstance(thing, (tuple, list)):
-        return NUMBER_BYTES + sum(_size(item) for item in thing)
-    if isinstance(thing, Mapping):
-        return NUMBER_BYTES + sum(_size(key) + _size(item) for key, item in thing.items())
-    if attrs.has(type(thing)):
-        cls: Any = type(thing)
-        names, bare = _fields(cls)
-        return bare + sum(_size(getattr(thing, name)) for name in names)
-    return NUMBER_BYTES
+    kind: Any = type(thing)
+    return _sizer(kind)(thing)
 
 
 @functools.cache
-def _fields(cls: Any) -> tuple[tuple[str, ...], int]:
-    names = tuple(field.name for field in attrs.fields(cls))
-    return names, NUMBER_BYTES + sum(1 + len(name) for name in names)
+def _sizer(cls: Any) -> Callable[[Any], int]:
+    """How things of one class are measured. Every message that is sent is, so what is known of the class is found out
+    once."""
+    if issubclass(cls, str):
+        return lambda thing: NUMBER_BYTES + (len(thing) if thing.isascii() else len(thing.encode()))
+    if issubclass(cls, bytes):
+        return lambda thing: NUMBER_BYTES + len(thing)
+    if issubclass(cls, (tuple, list)):
+        return _size_of_items
+    if issubclass(cls, Mapping):
+        return lambda thing: NUMBER_BYTES + sum(_size(key) + _size(item) for key, item in thing.items())
+    if attrs.has(cls):
+        return _sizer_of_fields(cls)
+    return lambda thing: NUMBER_BYTES
+
+
+def _size_of_items(things: Any) -> int:
+    if NUMBERS.issuperset(map(type, things)):  # the counts of all ranks, in an advisory to each of them
+        return NUMBER_BYTES * (1 + len(things))
+    return NUMBER_BYTES + sum(map(_size, things))
+
+
+def _sizer_of_fields(cls: Any) -> Callable[[Any], int]:
+    """Fields that can hold nothing but a number weigh the same in each message; only the others are looked at."""
+    fields = attrs.fields(cls)
+    plain = [field for field in fields if PLAIN.issuperset(str(field.type).replace(" ", "").split("|"))]
+    bare = NUMBER_BYTES * (1 + len(plain)) + sum(1 + len(field.name) for field in fields)
+    looked_at = tuple(field.name for field in fields if field not in plain)
+    return lambda thing: bare + sum([_size(getattr(thing, name)) for name in looked_at])
 
 
 @state
