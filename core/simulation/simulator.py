@@ -161,12 +161,13 @@ class Run:
         self._need(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS} steps")
 
     def _liveness(self) -> None:
-        """All faults stop. What was decided before stays decided: a run that was being saved is saved."""
+        """All faults stop. What was decided before stays decided: a run that was being saved is saved, and one whose
+        ranks have all given up on a coordinator that was away has nobody to go on with (W-21, M-32)."""
         if self._ended:
             return
         self.storm.heal()
         co = self.world.co
-        ending = co.save_issued or co.stopping
+        ending = co.save_issued or co.stopping or not any(process.alive for process in self.world.processes)
         until = self.clockwork.now + self.bound_s
         while not self.world.over and self.clockwork.now < until and self.clockwork.steps < MOST_STEPS:
             if not self.clockwork.advance():

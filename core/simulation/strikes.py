@@ -163,40 +163,15 @@ def _kill(world: World, process: Process) -> None:
         process.orders.clear()
 
 
-def _pause(world: World, action: Action) -> None:
-    process = _process(world, action)
-    if process is not None:
-        process.paused = True
+def _mark(field: str) -> Strike:
+    """The process is from here on what the field says."""
 
+    def strike(world: World, action: Action) -> None:
+        process = _process(world, action)
+        if process is not None:
+            setattr(process, field, True)
 
-def _hang(world: World, action: Action) -> None:
-    process = _process(world, action)
-    if process is not None:
-        process.hung = True
-
-
-def _poison(world: World, action: Action) -> None:
-    process = _process(world, action)
-    if process is not None:
-        process.poisoned = True
-
-
-def _fail(world: World, action: Action) -> None:
-    process = _process(world, action)
-    if process is not None:
-        process.failing = True
-
-
-def _withhold(world: World, action: Action) -> None:
-    process = _process(world, action)
-    if process is not None:
-        process.withholds = True
-
-
-def _forge(world: World, action: Action) -> None:
-    process = _process(world, action)
-    if process is not None:
-        process.forges = True
+    return strike
 
 
 def _break(world: World, action: Action) -> None:
@@ -309,9 +284,9 @@ FAULTS: dict[str, Strike] = {
     "cut": _cut, "drop": _tampers("up", _lose_first), "lose": _tampers("down", _lose_first),
     "duplicate": _tampers("up", _report_twice), "repeat": _tampers("down", _control_twice),
     "overtake": _tampers("up", _swap_first, 2), "swap": _tampers("down", _swap_first, 2),
-    "mute": _mute, "deafen": _deafen, "crash": _crash, "pause": _pause, "hang": _hang,
-    "poison": _poison, "forge": _forge, "fail": _fail, "withhold": _withhold, "break": _break,
-    "join": _join, "leave": _leave,
+    "mute": _mute, "deafen": _deafen, "crash": _crash, "pause": _mark("paused"), "hang": _mark("hung"),
+    "poison": _mark("poisoned"), "forge": _mark("forges"), "fail": _mark("failing"), "withhold": _mark("withholds"),
+    "break": _break, "join": _join, "leave": _leave,
     "split": _split, "crack": _crack,
     "corrupt": _corrupt, "taint": _taint, "sever": _sever, "abort": _abort, "full": _full, "jump": _jump,
     "die": _die, "revive": revive,

@@ -311,7 +311,8 @@ class Cohort:
             WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED
         )  # fmt: skip
         quiet = quiet and peer.phase == PeerPhase.VOTER
-        if node.alive and quiet and peer.attached and not self.failed and peer.incarnation == node.incarnation:
+        joined = node.worker.linked and peer.attached  # else what it reports is kept, and its lane only looks empty
+        if node.alive and quiet and joined and not self.failed and peer.incarnation == node.incarnation:
             assert node.worker.steps_booked == peer.steps, f"I45: rank {node.rank}"
 
     def _do_report(self, rank: int) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from paceline.core.phases import RunPhase
 from paceline.core.roles import ROLES
 
-from .cohort import Fault
+from .cohort import Cohort, Fault
 
 FAULTS = ("kill", "cut", "freeze", "poison", "abort", "leave", "stop")
 OF_ACTIONS = ("break", "checkpoint", "evaluate")
@@ -49,10 +50,21 @@ def schedules(most: int = 300) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, 11), max_size=most)
 
 
-def run_faults(kinds: tuple[str, ...] = FAULTS, most: int = 3) -> st.SearchStrategy[list[Fault]]:
-    """A few faults, early enough to hit a short run."""
+def run_faults(kinds: tuple[str, ...] = FAULTS, most: int = 3, *, until: int = 200, last_rank: int = 3,
+               lose: int = 3) -> st.SearchStrategy[list[Fault]]:  # fmt: skip
+    """At most so many faults of these kinds, before action `until`, of ranks up to `last_rank`; `lose` is the most that
+    each loses: messages of a rank that dies, or effects that a coordinator that dies does not perform."""
     return st.lists(
-        st.builds(Fault, when=st.integers(0, 200), kind=st.sampled_from(kinds), rank=st.integers(0, 3),
-                  lose=st.integers(0, 3)),
+        st.builds(Fault, when=st.integers(0, until), kind=st.sampled_from(kinds), rank=st.integers(0, last_rank),
+                  lose=st.integers(0, lose)),
         max_size=most,
     )  # fmt: skip
+
+class Thorough(Cohort):
+    """Asks for the whole pass after every event (C-4), ahead of another class of cohort."""
+
+    def feed(self, event: Any) -> None:
+        """See `Cohort.feed`. While a run forms its pass is always whole."""
+        if self.co.run.phase != RunPhase.FORMING:
+            self.co.urgent = True
+        super().feed(event)

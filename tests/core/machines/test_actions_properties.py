@@ -15,7 +15,7 @@ from paceline.core import messages as m
 from paceline.core.roles import ROLES
 
 from support.cohort import Cohort, Fault
-from support.runs import action_knobs
+from support.runs import action_knobs, run_faults
 
 FAULTS = ("kill", "cut", "poison", "abort", "leave", "stop", "break", "checkpoint", "evaluate")
 SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
@@ -36,11 +36,7 @@ def knobs(draw: st.DrawFn) -> dict[str, Any]:
 
 def faults(kinds: tuple[str, ...] = FAULTS, most: int = 3) -> st.SearchStrategy[list[Fault]]:
     """Early enough to hit a run of a few hundred actions."""
-    return st.lists(
-        st.builds(Fault, when=st.integers(0, 150), kind=st.sampled_from(kinds), rank=st.integers(0, 2),
-                  lose=st.integers(0, 2)),
-        max_size=most,
-    )  # fmt: skip
+    return run_faults(kinds, most, until=150, last_rank=2, lose=2)
 
 
 def acted(cohort: Cohort, kind: str) -> list[tuple[int, int, int]]:

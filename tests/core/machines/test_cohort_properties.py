@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from support.cohort import Cohort, Fault
+from support.runs import Thorough, run_faults
 
 FAULTS = ("kill", "cut", "freeze", "poison", "abort", "leave", "stop")
 SCHEDULES = st.lists(st.integers(0, 11), max_size=400)
@@ -40,11 +41,7 @@ def knobs(draw: st.DrawFn) -> dict[str, Any]:
 
 def faults(kinds: tuple[str, ...] = FAULTS, most: int = 3) -> st.SearchStrategy[list[Fault]]:
     """A few faults, early enough to hit a run of a few hundred actions."""
-    return st.lists(
-        st.builds(Fault, when=st.integers(0, 200), kind=st.sampled_from(kinds), rank=st.integers(0, 3),
-                  lose=st.integers(0, 3)),
-        max_size=most,
-    )  # fmt: skip
+    return run_faults(kinds, most)
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
@@ -120,10 +117,5 @@ def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: list[int
     assert quick.effects == thorough.effects
 
 
-class _Thorough(Cohort):
-    """Asks for the whole pass each time."""
-
-    def feed(self, event: Any) -> None:
-        if self.co.run.phase:  # once it is training; while it forms the pass is always whole
-            self.co.urgent = True
-        super().feed(event)
+class _Thorough(Thorough, Cohort):
+    """Every pass is whole."""

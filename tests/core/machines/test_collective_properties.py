@@ -18,7 +18,7 @@ from paceline.core.worker import Worker
 
 from support.cohort import Fault
 from support.collective import Together
-from support.runs import action_knobs
+from support.runs import Thorough, action_knobs, run_faults
 
 SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
 DEATHS = ("kill", "doom", "doom", "raise", "cut")
@@ -43,11 +43,7 @@ def knobs(draw: st.DrawFn, least: int = 1) -> dict[str, Any]:
 
 def faults(kinds: tuple[str, ...] = ALL, most: int = 4) -> st.SearchStrategy[list[Fault]]:
     """A few faults, early enough to hit a run of some hundred actions."""
-    return st.lists(
-        st.builds(Fault, when=st.integers(0, 200), kind=st.sampled_from(kinds), rank=st.integers(0, 5),
-                  lose=st.integers(0, 3)),
-        max_size=most,
-    )  # fmt: skip
+    return run_faults(kinds, most, last_rank=5)
 
 
 @settings(max_examples=150, suppress_health_check=SLOW)
@@ -168,10 +164,5 @@ def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: list[int
     assert quick.effects == thorough.effects
 
 
-class _Thorough(Together):
-    """Asks for the whole pass each time."""
-
-    def feed(self, event: Any) -> None:
-        if self.co.run.phase:
-            self.co.urgent = True
-        super().feed(event)
+class _Thorough(Thorough, Together):
+    """Every pass is whole."""

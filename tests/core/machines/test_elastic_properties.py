@@ -14,7 +14,7 @@ from paceline.core import events as ev
 
 from support.cohort import Fault
 from support.elastic import Elastic
-from support.runs import OF_ACTIONS, action_knobs
+from support.runs import OF_ACTIONS, Thorough, action_knobs, run_faults
 
 SCHEDULES = st.lists(st.integers(0, 11), max_size=400)
 COMINGS = ("kill", "start", "start", "cut", "leave")
@@ -42,11 +42,7 @@ def knobs(draw: st.DrawFn) -> dict[str, Any]:
 
 def faults(kinds: tuple[str, ...], most: int = 5) -> st.SearchStrategy[list[Fault]]:
     """Comings and goings."""
-    return st.lists(
-        st.builds(Fault, when=st.integers(0, 250), kind=st.sampled_from(kinds), rank=st.integers(0, 5),
-                  lose=st.integers(0, 3)),
-        max_size=most,
-    )  # fmt: skip
+    return run_faults(kinds, most, until=250, last_rank=5)
 
 
 @settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -134,10 +130,5 @@ class _Paced(Elastic):
         self.feed(ev.Tick())
 
 
-class _Thorough(_Paced):
-    """Asks for the whole pass each time."""
-
-    def feed(self, event: Any) -> None:
-        if self.co.run.phase:
-            self.co.urgent = True
-        super().feed(event)
+class _Thorough(Thorough, _Paced):
+    """Every pass is whole."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from support.cohort import Fault
 from support.mended import Mended
+from support.runs import run_faults
 
 ALL = ("crash", "crash", "sever", "kill", "start", "leave", "hang", "poison", "abort", "stop")
 SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
@@ -35,11 +36,7 @@ def knobs(draw: st.DrawFn) -> dict[str, Any]:
 
 def faults(kinds: tuple[str, ...], most: int = 4) -> st.SearchStrategy[list[Fault]]:
     """What breaks, and when; `lose` is how many effects of a batch are performed before the coordinator dies."""
-    return st.lists(
-        st.builds(Fault, when=st.integers(0, 250), kind=st.sampled_from(kinds), rank=st.integers(0, 5),
-                  lose=st.integers(0, 6)),
-        max_size=most,
-    )  # fmt: skip
+    return run_faults(kinds, most, until=250, last_rank=5, lose=6)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
