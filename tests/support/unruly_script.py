@@ -1,13 +1,15 @@
 """A user's script whose ranks misbehave as they are told: `paceline run --ranks 2 unruly_script.py [MISDEED=RANK] ...`.
 
 A misdeed is `import`, `raise`, `kill`, `hang` or `late`: fail before there is a session, raise, die of SIGKILL or hang
-in the tenth step, raise after the training. `epochs=N` makes the run longer.
+in the tenth step, raise after the training. `epochs=N` makes the run longer, `loaders=N` gives each rank that many
+processes of its own, as a data loader does, which would wait for ever and ignore an interrupt.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -18,13 +20,18 @@ from torch.utils.data import TensorDataset
 import paceline
 
 WHEN = 10
+SETTINGS = ("epochs", "loaders")
+LOADER = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.pause()"
 
 
 def main() -> None:
     told = dict(word.split("=") for word in sys.argv[1:])
-    who = {misdeed: rank for misdeed, rank in told.items() if misdeed != "epochs"}
+    who = {misdeed: rank for misdeed, rank in told.items() if misdeed not in SETTINGS}
     if os.environ["PACELINE_RANK"] == who.get("import"):
         raise ValueError("nothing works today")
+    for _ in range(int(told.get("loaders", "0"))):
+        loader = subprocess.Popen([sys.executable, "-S", "-c", LOADER])
+        print(f"loader {loader.pid}", flush=True)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     inputs = torch.randn(320, 8)
