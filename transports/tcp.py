@@ -40,7 +40,7 @@ from ..core.wire import NONCE_BYTES, PRELUDE_2, DialHandshake, Lane, LinkKeys, R
 from .api import Capabilities, Channel, Credentials
 from .framed import FramedChannel, check_credentials, fill
 from .tcp_listener import DIAL_ID_BYTES, TcpListener, open_lanes
-from .tcp_socket import Address, SocketLane, address_text
+from .tcp_socket import Address, TcpLane, address_text
 
 __all__ = ["TcpTransport"]
 
@@ -167,7 +167,7 @@ class TcpTransport:
             return channel
         raise TimeoutError(f"no handshake within {limit_s:g} s")
 
-    async def _connect(self, addresses: list[tuple[int, Address]], limit_s: float) -> SocketLane:
+    async def _connect(self, addresses: list[tuple[int, Address]], limit_s: float) -> TcpLane:
         """The first of these addresses that takes a connection; the time is shared among them, so that one which
         swallows everything does not hide the next."""
         failure: OSError = TimeoutError(f"no connection within {limit_s:g} s")
@@ -181,7 +181,7 @@ class TcpTransport:
                         # While nobody listens, a connect to a port of the ephemeral range may be given that very
                         # port as its own, and then TCP connects it to itself.
                         raise ConnectionRefusedError(errno.ECONNREFUSED, "connected to itself")
-                    lane = SocketLane(connected, self.write_stall_s)
+                    lane = TcpLane(connected, self.write_stall_s)
                 except OSError as error:
                     failure = error
                 else:
@@ -190,7 +190,7 @@ class TcpTransport:
         raise failure
 
 
-async def _prove(lane: SocketLane, kind: Lane, dial_id: bytes, credentials: Credentials) -> LinkKeys:
+async def _prove(lane: TcpLane, kind: Lane, dial_id: bytes, credentials: Credentials) -> LinkKeys:
     """The dialler's half of N-21 and N-22 on one lane."""
     handshake = DialHandshake(
         run_id=credentials.run_id,

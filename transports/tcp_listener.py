@@ -40,7 +40,7 @@ from ..core.wire import (
 )
 from .api import Buffer, Channel, Credentials
 from .framed import FramedChannel, fill, run_handler
-from .tcp_socket import SocketLane, address_text
+from .tcp_socket import TcpLane, address_text
 
 __all__ = ["DIAL_ID_BYTES", "TcpListener", "open_lanes"]
 
@@ -94,7 +94,7 @@ def _place_opening(block: BulkBlock) -> Buffer:
 class _Proved:
     """A connection whose peer knows the token."""
 
-    lane: SocketLane
+    lane: TcpLane
     kind: Lane
     keys: LinkKeys
     dial_id: bytes
@@ -184,7 +184,7 @@ class TcpListener:
         """The listener's half of N-21 and N-22; None and closed when the peer is refused or is none of ours."""
         proved: _Proved | None = None
         try:
-            proved = await self._judge(SocketLane(connected, self._write_stall_s), deadline)
+            proved = await self._judge(TcpLane(connected, self._write_stall_s), deadline)
         except (OSError, EOFError, RemoteProtocolError) as error:
             # A stranger learns nothing, not even that its proof was wrong (N-22).
             _log.debug("a connection to %s did not get in: %s", self.url, error)
@@ -194,7 +194,7 @@ class TcpListener:
                 connected.close()
         return proved
 
-    async def _judge(self, lane: SocketLane, deadline: float) -> _Proved | None:
+    async def _judge(self, lane: TcpLane, deadline: float) -> _Proved | None:
         handshake = ListenHandshake(
             run_id=self._credentials.run_id,
             token=self._credentials.token,
@@ -263,7 +263,7 @@ class TcpListener:
                 del self._unpaired[key]
                 proved.lane.close()
 
-    def _warn_of_public(self, lane: SocketLane) -> None:
+    def _warn_of_public(self, lane: TcpLane) -> None:
         """Frames are authenticated and not encrypted; over public networks that is worth one line per host (N-28)."""
         host = str(lane.remote[0])
         if host in self._warned or len(self._warned) >= WARNED_ADDRESSES:

@@ -10,7 +10,7 @@ frames need no keys (protocol N-28).
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,28 +21,11 @@ from paceline.core.errors import ConfigError, TransportError
 from paceline.core.wire import Role
 from paceline.transports.api import Capabilities, Channel, Credentials
 from paceline.transports.framed import FramedChannel, check_credentials, run_handler
+from paceline.transports.socket_lane import SocketLane
 
 GREETING = b"paceline"
 HANDSHAKE_S = 2.0
 Socket = trio.socket.SocketType
-
-
-class Lane:
-    """A socket as `framed.ByteLane`."""
-
-    def __init__(self, connected: Socket) -> None:
-        self.connected = connected
-
-    async def send(self, views: Sequence[memoryview]) -> None:
-        for view in views:
-            while view:
-                view = view[await self.connected.send(view) :]
-
-    async def receive_into(self, buffer: memoryview) -> int:
-        return await self.connected.recv_into(buffer)
-
-    def close(self) -> None:
-        self.connected.close()
 
 
 class UnixListener:
@@ -71,7 +54,7 @@ class UnixListener:
             if said != GREETING:
                 return None
             await control.send(GREETING)
-            lanes = Lane(control.dup()), Lane(bulk.dup())
+            lanes = SocketLane(control.dup()), SocketLane(bulk.dup())
         return FramedChannel(peer=self.url, role=Role.COORDINATOR, control=lanes[0], bulk=lanes[1])
 
     async def aclose(self) -> None:
@@ -105,7 +88,7 @@ class UnixTransport:
         path = path_in(url)
         control = trio.socket.socket(socket.AF_UNIX)
         bulk, theirs = trio.socket.socketpair()
-        channel = FramedChannel(peer=url, role=Role.RANK, control=Lane(control), bulk=Lane(bulk))
+        channel = FramedChannel(peer=url, role=Role.RANK, control=SocketLane(control), bulk=SocketLane(bulk))
         handed = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", theirs.fileno()))
         try:
             with theirs, trio.fail_after(HANDSHAKE_S):
@@ -123,12 +106,10 @@ class UnixTransport:
 
 
 async def answers(path: str) -> bool:
-    with trio.socket.socket(socket.AF_UNIX) as probe:
-        try:
-            await probe.connect(path)
-        except OSError:
-            return False
+    with suppress(OSError), trio.socket.socket(socket.AF_UNIX) as probe:
+        await probe.connect(path)
         return True
+    return False
 
 
 def path_in(url: str) -> str:
