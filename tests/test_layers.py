@@ -177,8 +177,8 @@ def test_a_coordinator_needs_no_torch() -> None:
 
 
 def test_what_a_rank_imports_brings_in_no_compiler_and_no_data_sets() -> None:
-    """Each would take as long as torch itself, at the start of every rank. That torch imports its compiler when a script
-    makes its first optimizer is not ours to change."""
+    """Each would take as long as torch itself, at the start of every rank. That torch imports its compiler when a
+    script makes its first optimizer is not ours to change."""
     heavy = {"torch._dynamo", "torch._inductor", "sympy", "sklearn", "scipy", "pandas"}
     loaded = run_python(
         "import sys\n"

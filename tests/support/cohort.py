@@ -97,6 +97,8 @@ class Cohort:
     run before; everything else in `knobs` goes into the config. `ambiguous`: whose steps a consensus has is unknown."""
 
     ambiguous = False
+    step_s = STEP_S
+    """Seconds of a step, in which the time of everybody goes on."""
 
     def __init__(self, *, ranks: int = 2, samples: int = 60, engine: str = "compiled", guard: Any = None,
                  callbacks: tuple[str, ...] = (), resume: Any = None, **knobs: Any) -> None:  # fmt: skip
@@ -404,7 +406,7 @@ class Cohort:
         if trainer.batch == self.batches(plan):
             trainer.part, trainer.batch = trainer.part + 1, 0
         last = trainer.part == len(trainer.plan)
-        self.now += STEP_S
+        self.now += self.step_s
         self.tell(node, ev.StepDone(samples=samples, part=part, batch_ms=10.0, data_ms=0.1, loss=1.0, lr=0.1,
                                     last=last))  # fmt: skip
         if last:

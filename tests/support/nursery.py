@@ -4,13 +4,13 @@ Most of the time of a rank in a test is torch: two seconds of processor time to 
 optimizer is made, since torch imports its compiler then. Nobody tests that. So one process imports the modules once,
 keeps to one thread, and forks a process whenever a test wants one. The child is a process like any other: its own id,
 session, environment, pipes and exit status; it can be killed, stopped and sent signals; and it runs its script or
-module as `__main__` from the first line. Its `sys.executable` is EXECUTABLE, so that a child which starts Pythons of its
-own, as `paceline run` does, has them from here as well (`stand_in.py`).
+module as `__main__` from the first line. Its `sys.executable` is EXECUTABLE, so that a child which starts more Pythons,
+as `paceline run` does, has them from here as well (`stand_in.py`).
 
 What differs from a fresh interpreter: all children share the hash seed, so what must not depend on it is tested
-elsewhere (`test_snapshots.py`, `test_field_cases_runs.py`), and what is imported is there already. Fork is safe because
-there is one thread and nothing has computed a tensor; `main` refuses if that is not so. Linux only: it counts threads in
-/proc and waits with pidfd.
+elsewhere (`test_snapshots.py`, `test_field_cases_runs.py`), and what is imported is there already. Fork is safe since
+there is one thread and nothing has computed a tensor; `main` refuses if that is not so. Linux only: it counts threads
+in /proc and waits with pidfd.
 
 DESCRIPTOR is a socket that listens; each connection is one process. It is asked for with one datagram, the arguments of
 Python and the environment, and three descriptors: standard input, output and error. Back come the process id, and when
@@ -148,8 +148,8 @@ def _run(arguments: list[str]) -> None:
 
 
 class Ending:
-    """How a child ends. After everything that Python does at the end of a program it leaves at once: to take the modules
-    apart would write to all the memory that it shares, and so copy it, which takes longer than most tests."""
+    """How a child ends. After what Python does at the end of a program it leaves at once: to take the modules apart
+    would write to all the memory that it shares, and so copy it, which takes longer than most tests."""
 
     def __init__(self) -> None:
         self._status: int | None = None
