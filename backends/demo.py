@@ -16,12 +16,14 @@ from pathlib import Path
 
 import attrs
 from rich.console import Console
+from torch.utils.data import TensorDataset
 
 from ..core.errors import CheckpointError, InvariantError, PacelineError
 from .chart import draw_report
 from .checkpoint import load_model
 from .console import Display, comparison
-from .demo_train import BATCH_SIZE, SPLIT_SEED, TEST_SAMPLES, build_model, evaluate, load_split
+from .demo_data import SPLIT_SEED, TEST_SAMPLES, load_split
+from .demo_train import BATCH_SIZE, build_model, evaluate, write_samples
 from .launch import INTERRUPTED, Kill, LocalRun
 from .report import Accounting, Figures, Recording, account, figures, mean_figures, read_timeline
 
@@ -65,13 +67,14 @@ class Demo:
     debug: bool = False
     console: Console = attrs.field(factory=lambda: Console(highlight=False))
 
+    _split: tuple[TensorDataset, TensorDataset] = attrs.field(init=False, factory=load_split)
     _recordings: list[Recording] = attrs.field(init=False, factory=list)
     _figures: dict[str, list[Figures]] = attrs.field(init=False, factory=dict)
     _accounts: list[Accounting] = attrs.field(init=False, factory=list)
 
     def run(self) -> int:
         """Run everything, write the files, print the table; gives the exit code."""
-        train, _ = load_split()
+        train, _ = self._split
         epochs = self._epochs()
         batches = len(train) // BATCH_SIZE
         contests = [c for c in CONTESTS if c.name == "cadence"] if self.kills else list(CONTESTS)
@@ -102,12 +105,17 @@ class Demo:
         try:
             shutil.rmtree(self._runs, ignore_errors=True)
             self._runs.mkdir(parents=True, exist_ok=True)
+            write_samples(self._samples, self._split[0])
         except OSError as error:
             raise CheckpointError(f"cannot write to {self.out}: {error}; name another directory with --out") from error
 
     @property
     def _runs(self) -> Path:
         return self.out / "runs"
+
+    @property
+    def _samples(self) -> Path:
+        return self._runs / "samples.safetensors"
 
     # --- one run -------------------------------------------------------------------------------------------------
 
@@ -117,7 +125,8 @@ class Demo:
         with Display(title, quiet=True, console=self.console) as display:
             job = LocalRun(
                 ranks=contest.ranks, run_dir=directory, watcher=display, coordinator=contest.options, traces=True,
-                script=["-P", "-m", "paceline.backends.demo_train", "--epochs", str(epochs), "--seed", str(seed)],
+                script=["-P", "-m", "paceline.backends.demo_train", "--samples", str(self._samples),
+                        "--epochs", str(epochs), "--seed", str(seed)],
                 slow={rank: factor for rank, factor in self.slow.items() if rank < contest.ranks},
                 kills=self.kills, debug=self.debug,
             )  # fmt: skip
@@ -154,8 +163,8 @@ class Demo:
         tensors, _ = load_model(directory / "consensus.safetensors")
         model = build_model(seed)
         model.load_state_dict(tensors)
-        _, test = load_split()
-        records.append({"event": "Evaluated", "t": records[-1]["t"], "accuracy": evaluate(model, test)})
+        accuracy = evaluate(model, self._split[1])
+        records.append({"event": "Evaluated", "t": records[-1]["t"], "accuracy": accuracy})
         return Recording(contest.name, [{"run": contest.name, "seed": seed, **record} for record in records])
 
     # --- all of them ---------------------------------------------------------------------------------------------
@@ -168,7 +177,7 @@ class Demo:
             shutil.copyfile(self._runs / "cadence-0" / "consensus.safetensors", self.out / "averaged.safetensors")
             labels = {contest.name: contest.label for contest in CONTESTS}
             first = [recording for recording in self._recordings if recording.records[0]["seed"] == 0]
-            window = len(load_split()[0]) // BATCH_SIZE
+            window = len(self._split[0]) // BATCH_SIZE
             svg = draw_report(first, labels, target_loss=TARGET_LOSS, window=window)
             (self.out / "report.svg").write_text(svg, encoding="utf-8")
         except OSError as error:

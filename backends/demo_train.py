@@ -1,7 +1,8 @@
-"""What each rank of the demo runs: `python -m paceline.backends.demo_train --epochs 30 --seed 0`.
+"""What each rank of the demo runs: `python -m paceline.backends.demo_train --samples FILE --epochs 30 --seed 0`.
 
-A small convolutional network learns scikit-learn's handwritten digits (1797 grey images of 8 x 8). It is the loop that
-any user would write; `docs/examples/digits.py` is the shorter one to start from. The network is chosen for the ratio of
+A small convolutional network learns handwritten digits, grey images of 8 x 8 that the command has written to the file
+(`write_samples`), so that no rank has to import scikit-learn before it can train. It is the loop that any user would
+write; `docs/examples/digits.py` is the shorter one to start from. The network is chosen for the ratio of
 its costs: a step takes some milliseconds on one thread and its parameters fit into 300 KB, so that what the demo shows
 is the policy, and neither the loopback nor the interpreter.
 """
@@ -9,33 +10,26 @@ is the policy, and neither the loopback nor the interpreter.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-import numpy
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from .checkpoint import load_model, save_model
 from .session import Session
 
-__all__ = ["BATCH_SIZE", "SPLIT_SEED", "TEST_SAMPLES", "build_model", "evaluate", "load_split"]
+__all__ = ["BATCH_SIZE", "build_model", "evaluate", "write_samples"]
 
 BATCH_SIZE = 32
-SPLIT_SEED = 1797
-"""The held-out samples are the same in every run, whatever the seed of the training."""
-TEST_SAMPLES = 360
 LEARNING_RATE = 0.03
 MOMENTUM = 0.9
 
 
-def load_split() -> tuple[TensorDataset, TensorDataset]:
-    """The digits as (images float32 [n, 64] in 0..1, labels int64 [n]): 1437 to train, 360 to test."""
-    images, labels = load_digits(return_X_y=True)
-    order = numpy.random.default_rng(SPLIT_SEED).permutation(len(labels))
-    inputs = torch.tensor(images[order] / 16, dtype=torch.float32)
-    targets = torch.tensor(labels[order], dtype=torch.int64)
-    train = TensorDataset(inputs[TEST_SAMPLES:], targets[TEST_SAMPLES:])
-    return train, TensorDataset(inputs[:TEST_SAMPLES], targets[:TEST_SAMPLES])
+def write_samples(path: Path, dataset: TensorDataset) -> None:
+    """The samples to train, images float32 [n, 64] and labels int64 [n], for the ranks. Raises `CheckpointError`."""
+    inputs, targets = dataset.tensors
+    save_model(path, {"inputs": inputs, "targets": targets}, {})
 
 
 def build_model(seed: int) -> nn.Module:
@@ -63,12 +57,14 @@ def evaluate(model: nn.Module, dataset: TensorDataset) -> float:
 def main() -> None:
     """Train as one rank of the run that the environment names."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", type=Path, required=True)
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
     # One thread a rank: two ranks with two threads each would fight for the two cores of a small machine.
     torch.set_num_threads(1)
-    train, _ = load_split()
+    samples, _ = load_model(options.samples)
+    train = TensorDataset(samples["inputs"], samples["targets"])
     model = build_model(options.seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     loss_fn = nn.CrossEntropyLoss()

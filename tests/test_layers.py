@@ -176,6 +176,19 @@ def test_a_coordinator_needs_no_torch() -> None:
     )
 
 
+def test_what_a_rank_imports_brings_in_no_compiler_and_no_data_sets() -> None:
+    """Each would take as long as torch itself, at the start of every rank. That torch imports its compiler when a
+    script makes its first optimizer is not ours to change."""
+    heavy = {"torch._dynamo", "torch._inductor", "sympy", "sklearn", "scipy", "pandas"}
+    loaded = run_python(
+        "import sys\n"
+        "import paceline.backends.demo_train, paceline.transports.tcp\n"
+        f"print(*{heavy} & set(sys.modules))\n"
+    )
+
+    assert loaded.split() == []
+
+
 def test_without_torch_the_session_says_what_to_install() -> None:
     said = run_python(
         "import sys\n"

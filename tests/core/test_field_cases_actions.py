@@ -25,6 +25,7 @@ from support.field import QUICK, pass_time
 from support.hand import Hand, alerts, messages, named
 from support.rank import Rank
 from support.resuming import resumed
+from support.runs import schedules
 
 # --- resuming (C5, C6) ------------------------------------------------------------------------------------------------
 
@@ -243,8 +244,8 @@ def test_a_batch_that_was_filtered_out_counts_as_done_and_distorts_nothing() -> 
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.integers(0, 11), max_size=200), st.integers(0, 150), st.integers(0, 1))
-def test_a_stop_that_one_rank_wishes_is_one_decision_for_all(schedule: list[int], when: int, who: int) -> None:
+@given(schedules(200), st.integers(0, 150), st.integers(0, 1))
+def test_a_stop_that_one_rank_wishes_is_one_decision_for_all(schedule: bytes, when: int, who: int) -> None:
     """F81, K-1, M-54: at any time, in any phase; all end with the same version, and are told once."""
     cohort = Cohort(ranks=2, samples=200, num_epochs=1)
     cohort.run_until(lambda: cohort.co.run.phase == RunPhase.TRAINING)

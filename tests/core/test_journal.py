@@ -66,10 +66,10 @@ def test_what_is_no_record_is_refused(plain: Any, said: str) -> None:
 # --- replay ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(run_knobs(), schedules(), run_faults(), st.integers(0, 300))
 def test_a_replay_of_a_run_has_the_same_effects(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault], cut: int
+    made: dict[str, Any], schedule: bytes, struck: list[Fault], cut: int
 ) -> None:
     """O-8: byte for byte, from the start, from a snapshot in the middle, and of each worker."""
     cohort = Cohort(**made)

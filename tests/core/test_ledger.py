@@ -30,11 +30,11 @@ from support.runs import run_faults, run_knobs, schedules
 # --- I52 -------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(run_knobs(), schedules(), run_faults(), st.integers(0, 250), st.integers(1, 5), run_knobs(), schedules(100))
 def test_a_resume_trains_exactly_the_complement(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault], stop: int, ranks: int, other: dict[str, Any],
-    later: list[int],
+    made: dict[str, Any], schedule: bytes, struck: list[Fault], stop: int, ranks: int, other: dict[str, Any],
+    later: bytes,
 ) -> None:  # fmt: skip
     """I52: stopped at a random point, or broken off by deaths; resumed by any number of ranks under any policy. The
     ghosts count merges one by one: none is missing, none is twice."""
@@ -67,7 +67,7 @@ def _check_coverage(ended: Cohort, record: dict[str, Any]) -> None:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(run_knobs(), schedules(), st.lists(st.integers(0, 120), min_size=2, max_size=4))
 def test_a_run_may_be_stopped_and_resumed_again_and_again(
-    made: dict[str, Any], schedule: list[int], stops: list[int]
+    made: dict[str, Any], schedule: bytes, stops: list[int]
 ) -> None:
     """I52 holds along a chain of runs; version, schedule position and the number of averages only rise."""
     cohort = Cohort(save_path="runs", **made)
@@ -162,7 +162,7 @@ def test_a_resumed_run_can_be_restored_from_a_snapshot() -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(run_knobs(), schedules(150), st.integers(0, 100))
-def test_a_resumed_run_can_be_replayed(made: dict[str, Any], schedule: list[int], stop: int) -> None:
+def test_a_resumed_run_can_be_replayed(made: dict[str, Any], schedule: bytes, stop: int) -> None:
     """O-8: its journal begins with a snapshot, which holds the record it goes on from."""
     first = Cohort(save_path="runs", **made)
     first.run(schedule, [Fault(stop, "stop")])
@@ -174,10 +174,10 @@ def test_a_resumed_run_can_be_replayed(made: dict[str, Any], schedule: list[int]
     assert first_difference(second.effects, again) is None
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(["sync", "cadence", "async"]), st.integers(0, 500), schedules(150), schedules(100))
 def test_over_both_runs_everything_is_triggered_once(
-    policy: str, stop: int, schedule: list[int], later: list[int]
+    policy: str, stop: int, schedule: bytes, later: bytes
 ) -> None:
     """K-2, K-12: bundles when epochs 2, 3 and 4 are entered, evaluations of epochs 1 and 3; none again, none left out.
     The one-shot and the bundles that end a run are beside them."""

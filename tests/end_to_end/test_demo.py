@@ -8,10 +8,11 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from paceline.backends.checkpoint import load_model
-from paceline.backends.demo_train import build_model, evaluate, load_split
+from paceline.backends.demo_data import load_split
+from paceline.backends.demo_train import build_model, evaluate
 from paceline.backends.report import Recording, account, read_timeline
 
-from support.launcher import left_over, paceline
+from support.launcher import fresh, left_over, paceline
 
 
 def test_the_demo_compares_four_runs_and_leaves_its_files(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_a_kill_that_comes_too_late_is_an_error(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_the_demo(tmp_path: Path) -> None:
     """Not only the run that goes on at that moment, and no process is left."""
-    with paceline("demo", "--epochs=100000", "--debug", cwd=tmp_path) as command:
+    with fresh("demo", "--epochs=100000", "--debug", cwd=tmp_path) as command:
         children = command.children(1)
         command.until("merged, cycle")
         command.process.send_signal(signal.SIGINT)

@@ -13,7 +13,7 @@ import pytest
 from paceline.backends.checkpoint import load_model
 from paceline.backends.report import account, read_timeline
 
-from support.launcher import UNRULY, Command, left_over, paceline
+from support.launcher import UNRULY, Command, fresh, left_over, paceline
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "digits.py"
 EPOCHS = 4
@@ -34,8 +34,9 @@ def training(*words: str) -> tuple[str, ...]:
 
 def test_the_example_is_a_whole_training_in_under_forty_lines(tmp_path: Path) -> None:
     """Unequal ranks, real data, one averaged model that each rank ends with, and every batch merged once (I42)."""
-    code, command = run("--slow=1:3", cwd=tmp_path, script=str(EXAMPLE))
-    assert (code, command.err) == (0, [])
+    with fresh("run", "--ranks=2", "--slow=1:3", str(EXAMPLE), cwd=tmp_path) as command:
+        assert command.end() == 0, command.err
+    assert command.err == []
     assert len(EXAMPLE.read_text().splitlines()) < 40
     results = sorted(line for line in command.out if line.startswith("[rank "))
     assert [line[:16] for line in results] == ["[rank 0] rank 0 ", "[rank 1] rank 1 "]
@@ -132,7 +133,7 @@ def test_the_first_interrupt_ends_the_run_with_its_model(tmp_path: Path, number:
 
 def test_the_second_interrupt_ends_every_process_at_once(tmp_path: Path) -> None:
     """Also when a rank hangs in its own code and would never come to an average."""
-    with paceline(*training("hang=0"), cwd=tmp_path) as command:
+    with fresh(*training("hang=0"), cwd=tmp_path) as command:
         children = command.children(2)
         command.until("trains")
         command.process.send_signal(signal.SIGINT)
@@ -145,7 +146,7 @@ def test_the_second_interrupt_ends_every_process_at_once(tmp_path: Path) -> None
 
 def test_an_interrupt_before_the_training_ends_at_once(tmp_path: Path) -> None:
     """There is nothing to save yet."""
-    with paceline(*training(), cwd=tmp_path) as command:
+    with fresh(*training(), cwd=tmp_path) as command:
         coordinator = int(command.until(r"the coordinator is process (\d+)")[1])
         command.process.send_signal(signal.SIGINT)
         assert command.end() == 130
@@ -165,11 +166,11 @@ def test_a_coordinator_that_is_killed_takes_the_run_with_it(tmp_path: Path) -> N
 
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     """SIGKILL leaves the launcher no time; a hanging rank would not notice anything by itself."""
-    with paceline(*training("hang=0"), cwd=tmp_path) as command:
+    with fresh(*training("hang=0"), cwd=tmp_path) as command:
         children = command.children(2)
         command.until("trains")
         command.process.kill()
-        command.process.wait()
+        command.end()
         assert left_over([*children.values()]) == []
 
 

@@ -29,6 +29,8 @@ from .ghost import Ghost, check_books
 SCHEMA = Schema(entries=(SchemaEntry(name="w", cls=EntryClass.PARAM, shape=(2,), dtype="float32"),))
 STEP_S = 0.01
 DIGEST = b"d" * 16
+COUNTING = (WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
+"""Phases in which the steps of a rank are those that its coordinator knows (I45)."""
 MOST_ACTIONS = 60_000
 """Actions of a run; one that needs more does not end."""
 
@@ -97,6 +99,8 @@ class Cohort:
     run before; everything else in `knobs` goes into the config. `ambiguous`: whose steps a consensus has is unknown."""
 
     ambiguous = False
+    step_s = STEP_S
+    """Seconds of a step, in which the time of everybody goes on."""
 
     def __init__(self, *, ranks: int = 2, samples: int = 60, engine: str = "compiled", guard: Any = None,
                  callbacks: tuple[str, ...] = (), resume: Any = None, **knobs: Any) -> None:  # fmt: skip
@@ -249,30 +253,32 @@ class Cohort:
     def enabled(self) -> list[tuple[str, int]]:
         """Lanes first, then averager and training processes; time passes only when nothing else can happen."""
         actions: list[tuple[str, int]] = []
-        acting = [(rank, node) for rank, node in sorted(self.nodes.items()) if not node.frozen]
-        for rank, node in acting:
+        steps: list[tuple[str, int]] = []
+        for rank, node in sorted(self.nodes.items()):
+            if node.frozen:
+                continue
             if node.up:
                 actions.append(("report", rank))
-            if node.alive and node.down:
+            if not node.alive:
+                continue
+            trainer, training = node.trainer, node.worker.phase == WorkerPhase.TRAINING
+            if node.down:
                 actions.append(("control", rank))
-            if node.alive and node.worker.inbox and node.worker.phase == WorkerPhase.TRAINING:
+            if training and node.worker.inbox:
                 actions.append(("drain", rank))
-            if node.alive and node.trainer.orders and node.trainer.stopped is None:
+            if trainer.stopped is None and trainer.orders:
                 actions.append(("order", rank))
+            elif trainer.stopped is None and training and trainer.plan and not trainer.parked:
+                steps.append(("step", rank))
         if self.failed:
             actions.append(("failure", 0))
         if self._can_reduce():
             actions.append(("reduce", 0))
         actions += [("stage", rank) for rank in self._can_stage()]
-        actions += [("step", rank) for rank, node in acting if self._can_step(node)]
+        actions += steps
         if not actions and self.co.poll_timeout() is not None:
             actions.append(("tick", 0))
         return actions
-
-    def _can_step(self, node: Node) -> bool:
-        trainer = node.trainer
-        free = node.alive and trainer.stopped is None and not trainer.orders and not trainer.parked
-        return free and bool(trainer.plan) and node.worker.phase == WorkerPhase.TRAINING
 
     def _contributed(self, rank: int) -> bool:
         return rank in self.admitted and rank in self.uploaded
@@ -306,13 +312,12 @@ class Cohort:
 
     def _i45_step_counts_meet(self, node: Node) -> None:
         """I45: with empty lanes the worker's steps are the coordinator's."""
+        if node.up or node.down or node.worker.inbox or not node.alive or self.failed:
+            return
         peer = self.co.peers[node.rank]
-        quiet = not node.up and not node.down and not node.worker.inbox and node.worker.phase in (
-            WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED
-        )  # fmt: skip
-        quiet = quiet and peer.phase == PeerPhase.VOTER
         joined = node.worker.linked and peer.attached  # else what it reports is kept, and its lane only looks empty
-        if node.alive and quiet and joined and not self.failed and peer.incarnation == node.incarnation:
+        counted = peer.phase == PeerPhase.VOTER and node.worker.phase in COUNTING
+        if joined and counted and peer.incarnation == node.incarnation:
             assert node.worker.steps_booked == peer.steps, f"I45: rank {node.rank}"
 
     def _do_report(self, rank: int) -> None:
@@ -404,7 +409,7 @@ class Cohort:
         if trainer.batch == self.batches(plan):
             trainer.part, trainer.batch = trainer.part + 1, 0
         last = trainer.part == len(trainer.plan)
-        self.now += STEP_S
+        self.now += self.step_s
         self.tell(node, ev.StepDone(samples=samples, part=part, batch_ms=10.0, data_ms=0.1, loss=1.0, lr=0.1,
                                     last=last))  # fmt: skip
         if last:

@@ -98,8 +98,9 @@ class Elastic(Cohort):
 
     def enabled(self) -> list[tuple[str, int]]:
         """What a hanging training process does not do is not enabled."""
-        hung = {rank for rank, until in self.hung.items() if self.now < until}
-        actions = [a for a in super().enabled() if a[1] not in hung or a[0] not in ("drain", "order", "step")]
+        actions = super().enabled()
+        if hung := {rank for rank, until in self.hung.items() if self.now < until}:
+            actions = [a for a in actions if a[1] not in hung or a[0] not in ("drain", "order", "step")]
         if not actions and self.co.poll_timeout() is not None:
             actions.append(("tick", 0))
         return actions

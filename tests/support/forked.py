@@ -1,4 +1,4 @@
-"""The tests' side of the nursery: `fork` gives a process that looks like one of `subprocess.Popen`."""
+"""The tests' side of the nursery: `Forked` is a process that looks like one of `subprocess.Popen`."""
 
 from __future__ import annotations
 
@@ -6,35 +6,45 @@ import atexit
 import json
 import os
 import select
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TextIO
 
 from .nursery import REQUEST_BYTES
 
-NURSERY = Path(__file__).with_name("nursery.py")
+HERE = Path(__file__).parent
 ANSWER_BYTES = 16
 END_S = 30.0
+MODULES = (
+    "paceline.backends.session", "paceline.backends.serve", "paceline.backends.star", "paceline.backends.coordinate",
+    "paceline.backends.launch", "paceline.backends.console", "paceline.transports.tcp", "sklearn.datasets",
+    "torch._dynamo",
+)  # fmt: skip
+"""What the processes of the tests import before they do anything. The last one is what torch imports with the first
+optimizer."""
 
 
 class Forked:
-    """What a test needs of `Popen`, with the same meaning, for a process that a nursery forked."""
+    """What a test needs of `Popen`, with the same meaning, for a Python that the nursery forked."""
 
-    def __init__(self, nursery: socket.socket, arguments: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, arguments: list[str], environment: dict[str, str], cwd: Path | None = None) -> None:
         self.args = arguments
         self.returncode: int | None = None
-        self._status, answer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(nursery())
         pipes = [os.pipe() for _ in range(3)]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-        request = {"arguments": arguments, "environment": environment, "directory": os.getcwd()}
+        request = {"arguments": arguments, "environment": environment, "directory": str(cwd or os.getcwd())}
         text = json.dumps(request).encode()
         assert len(text) < REQUEST_BYTES
-        with answer:
-            socket.send_fds(nursery, [text], [*theirs, answer.fileno()])
+        socket.send_fds(self._connection, [text], theirs)
         for pipe in theirs:
             os.close(pipe)
         self.stdin: TextIO = os.fdopen(pipes[0][1], "w")
@@ -43,22 +53,22 @@ class Forked:
         self.pid = int(self._receive())
 
     def _receive(self) -> str:
-        text = self._status.recv(ANSWER_BYTES).decode()
+        text = self._connection.recv(ANSWER_BYTES).decode()
         if not text:
             raise RuntimeError("the nursery has ended; what it said is in the standard error of the tests")
         return text
 
     def poll(self) -> int | None:
         """The exit status, minus the signal that ended it, or None while it lives."""
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
             self.returncode = int(self._receive())
-            self._status.close()
+            self._connection.close()
         return self.returncode
 
     def wait(self, timeout: float) -> int:
         """The exit status. Raises `subprocess.TimeoutExpired`."""
         if self.returncode is None:
-            select.select([self._status], [], [], timeout)
+            select.select([self._connection], [], [], timeout)
         if (code := self.poll()) is None:
             raise subprocess.TimeoutExpired(self.args, timeout)
         return code
@@ -74,19 +84,27 @@ class Forked:
 
 
 @cache
-def nursery(*modules: str) -> socket.socket:
-    """Where to ask for processes that have these modules; it ends with the tests."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+def nursery() -> str:
+    """Where to ask for processes that have imported `MODULES`. It is started once, and ends with the tests."""
+    directory = Path(tempfile.mkdtemp(prefix="paceline-"))
+    address, executable = str(directory / "nursery"), directory / "python"
+    words = [sys.executable, "-I", "-S", str(HERE / "stand_in.py"), address, sys.executable]
+    executable.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    executable.chmod(0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
         process = subprocess.Popen(
-            [sys.executable, str(NURSERY), str(theirs.fileno()), *modules], pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+            [sys.executable, str(HERE / "nursery.py"), str(listener.fileno()), str(executable), *MODULES],
+            pass_fds=[listener.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # its pool would start when numpy is imported
         )  # fmt: skip
 
     def end() -> None:
-        ours.close()
+        assert process.stdin is not None
+        process.stdin.close()
         process.wait(END_S)
+        shutil.rmtree(directory)
 
     atexit.register(end)
-    return ours
+    return address

@@ -1,4 +1,9 @@
-"""`paceline ...` as a child process, for tests that read its output, send it signals and count what is left of it."""
+"""`paceline ...` as a child process, for tests that read its output, send it signals and count what is left of it.
+
+The command and all that it starts are Pythons of the nursery, which have imported torch already. In a `fresh` command
+every process is an interpreter of its own: for tests of what a process needs to start, and of what becomes of processes
+that are killed by the command or with it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from .forked import Forked
 
 HERE = Path(__file__).parent
 UNRULY = str(HERE / "unruly_script.py")
@@ -24,13 +31,20 @@ GONE_S = 20.0
 class Command:
     """One run of the command. Both outputs are read in threads; `said` is everything that `until` has seen."""
 
-    def __init__(self, *arguments: str, cwd: Path, **environment: str) -> None:
+    def __init__(self, words: tuple[str, ...], cwd: Path, environment: dict[str, str], *, fresh: bool) -> None:
         plain = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "paceline.backends.cli", *arguments], cwd=cwd, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**plain, "NO_COLOR": "1", "COLUMNS": "100", **environment},
-        )  # fmt: skip
+        environment = {**plain, "NO_COLOR": "1", "COLUMNS": "100", **environment}
+        arguments = ["-P", "-m", "paceline.backends.cli", *words]
+        self.process: Forked | subprocess.Popen[str]
+        if sys.platform == "linux" and not fresh:
+            self.process = Forked(arguments, environment, cwd)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments], cwd=cwd, env=environment, start_new_session=True, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )  # fmt: skip
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         self.out: list[str] = []
         self.err: list[str] = []
         self.said: list[str] = []
@@ -40,7 +54,7 @@ class Command:
         for reader in self._readers:
             reader.start()
 
-    def _read(self, pipe: Iterator[str], lines: list[str]) -> None:
+    def _read(self, pipe: Iterable[str], lines: list[str]) -> None:
         for line in pipe:
             lines.append(line.rstrip("\n"))
             self._arrived.put(lines[-1])
@@ -88,11 +102,15 @@ class Command:
 @contextlib.contextmanager
 def paceline(*arguments: str, cwd: Path, **environment: str) -> Iterator[Command]:
     """The command, started; ended with the block whatever happens."""
-    command = Command(*arguments, cwd=cwd, **environment)
-    try:
+    with contextlib.closing(Command(arguments, cwd, environment, fresh=False)) as command:
         yield command
-    finally:
-        command.close()
+
+
+@contextlib.contextmanager
+def fresh(*arguments: str, cwd: Path, **environment: str) -> Iterator[Command]:
+    """The same, every process an interpreter of its own."""
+    with contextlib.closing(Command(arguments, cwd, environment, fresh=True)) as command:
+        yield command
 
 
 def alive(process: int) -> bool:

@@ -13,18 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .forked import Forked, nursery
+from .forked import Forked
 
 HERE = Path(__file__).parent
 TOKEN = "5e" * 32
 RUN_ID = "1d" * 16
 PATIENCE_S = 30.0
 """No step of these tests takes a tenth of it; a test that needs more hangs."""
-LOADED = {
-    "coordinator_process.py": ("paceline.backends.serve", "paceline.backends.star", "paceline.transports.tcp"),
-    "rank_process.py": ("paceline.backends.session", "paceline.transports.tcp", "torch._dynamo"),
-}
-"""What a script imports before it does anything. The last one is what torch imports with the first optimizer."""
 
 
 class Child:
@@ -34,7 +29,7 @@ class Child:
         arguments, environment = [str(HERE / script), *options], {**os.environ, **environment}
         self.process: Forked | subprocess.Popen[str]
         if sys.platform == "linux":
-            self.process = Forked(nursery(*LOADED[script]), arguments, environment)
+            self.process = Forked(arguments, environment)
         else:
             self.process = subprocess.Popen(
                 [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -45,9 +45,10 @@ def action_knobs(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def schedules(most: int = 300) -> st.SearchStrategy[list[int]]:
-    """Choices among what could happen next."""
-    return st.lists(st.integers(0, 11), max_size=most)
+def schedules(most: int = 300) -> st.SearchStrategy[bytes]:
+    """Choices among what could happen next: a length, evenly drawn, then so many numbers in one piece. A list of
+    numbers would have some seven of them whatever its `max_size` is, and the rest of the run would be the dullest."""
+    return st.integers(0, most).flatmap(lambda length: st.binary(min_size=length, max_size=length))
 
 
 def run_faults(kinds: tuple[str, ...] = FAULTS, most: int = 3, *, until: int = 200, last_rank: int = 3,

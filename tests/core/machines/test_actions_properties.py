@@ -15,10 +15,10 @@ from paceline.core import messages as m
 from paceline.core.roles import ROLES
 
 from support.cohort import Cohort, Fault
-from support.runs import action_knobs, run_faults
+from support.runs import action_knobs, run_faults, schedules
 
 FAULTS = ("kill", "cut", "poison", "abort", "leave", "stop", "break", "checkpoint", "evaluate")
-SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
+SCHEDULES = schedules(300)
 
 
 @st.composite
@@ -45,10 +45,10 @@ def acted(cohort: Cohort, kind: str) -> list[tuple[int, int, int]]:
             for what, decision, version in node.trainer.acted if what == kind]  # fmt: skip
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(knobs(), SCHEDULES, faults())
 def test_every_run_ends_whatever_its_callbacks_do(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I38, I42, and at every order I16, I17, I24: targets that die before or after they acted, errors, failover."""
     cohort = Cohort(**made)
@@ -58,9 +58,9 @@ def test_every_run_ends_whatever_its_callbacks_do(
     assert not any(duty.decision_id == m.FINAL_EVALUATION for duty in cohort.co.actions.duties) or cohort.co.save_issued
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(knobs(), SCHEDULES)
-def test_a_quiet_run_does_everything_once_and_ends_with_its_bundle(made: dict[str, Any], schedule: list[int]) -> None:
+def test_a_quiet_run_does_everything_once_and_ends_with_its_bundle(made: dict[str, Any], schedule: bytes) -> None:
     """K-4, K-16, K-17, W-6: the last consensus is written under the final name and evaluated; every evaluation reaches
     every rank; each epoch's callback is called once in the cohort."""
     made["role_policy"] = "fastest"
@@ -84,9 +84,9 @@ def test_a_quiet_run_does_everything_once_and_ends_with_its_bundle(made: dict[st
         assert fired == sorted(set(fired))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-@given(knobs(), st.lists(st.integers(0, 11), max_size=100), faults())
-def test_both_engines_act_alike(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), schedules(100), faults())
+def test_both_engines_act_alike(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """I25: equal effects on `transitions` as compiled, callbacks included."""
     made["num_epochs"] = min(made["num_epochs"], 2)
     runs = [Cohort(engine=engine, **made) for engine in ("compiled", "transitions")]

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from support.cohort import Cohort, Fault
-from support.runs import Thorough, run_faults
+from support.runs import Thorough, run_faults, schedules
 
 FAULTS = ("kill", "cut", "freeze", "poison", "abort", "leave", "stop")
-SCHEDULES = st.lists(st.integers(0, 11), max_size=400)
+SCHEDULES = schedules(400)
 
 
 @st.composite
@@ -44,19 +44,19 @@ def faults(kinds: tuple[str, ...] = FAULTS, most: int = 3) -> st.SearchStrategy[
     return run_faults(kinds, most)
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(knobs(), SCHEDULES, faults())
 def test_every_run_ends_with_nothing_lost_and_nothing_merged_twice(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I38, I42, I44, and after every event I1, I2, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, I16, I19, I41, I43,
     I45 (that is W-9)."""
     Cohort(**made).run(schedule, struck)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(knobs(), SCHEDULES)
-def test_a_run_without_faults_covers_everything(made: dict[str, Any], schedule: list[int]) -> None:
+def test_a_run_without_faults_covers_everything(made: dict[str, Any], schedule: bytes) -> None:
     """I28, I30, I54: for any counts, lead limit and speeds all picks of all epochs are covered."""
     cohort = Cohort(**made)
     cohort.run(schedule)
@@ -65,10 +65,10 @@ def test_a_run_without_faults_covers_everything(made: dict[str, Any], schedule: 
     assert not cohort.co.violations and not cohort.co.refused
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(knobs(), SCHEDULES, faults(("kill", "cut"), most=2))
 def test_a_run_survives_the_loss_of_some_ranks(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I30: what the dead held is trained by the others, as long as one is left."""
     made["ranks"] = 3
@@ -78,10 +78,10 @@ def test_a_run_survives_the_loss_of_some_ranks(
     assert cohort.finish is not None and cohort.finish.status == "ok"
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-@given(knobs(), st.lists(st.integers(0, 11), max_size=120), faults())
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(knobs(), schedules(120), faults())
 def test_both_engines_give_the_same_effects(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """The tables mean the same on `transitions` as compiled: equal effects, in content and order (I25)."""
     made["samples"] = min(made["samples"], 12 * made["batch_size"])
@@ -103,11 +103,11 @@ BEACON_DUE_AT_A_STEP = {
 """Found by this property: a step arrived when a beacon was due, and the short pass left it to the next tick."""
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(knobs(), SCHEDULES, faults())
 @example({"policy": "sync", "ranks": 2, "num_epochs": 3, "batch_size": 1, "samples": 40}, [], [])  # beacons
 @example(BEACON_DUE_AT_A_STEP, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 8], [])
-def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """C-4: a coordinator that takes the whole pass after every event gives the same effects."""
     made["beacon_s"] = 1e6  # one that falls due between two ticks leaves with the next pass, whichever that is
     quick, thorough = Cohort(**made), _Thorough(**made)

@@ -18,9 +18,9 @@ from paceline.core.worker import Worker
 
 from support.cohort import Fault
 from support.collective import Together
-from support.runs import Thorough, action_knobs, run_faults
+from support.runs import Thorough, action_knobs, run_faults, schedules
 
-SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
+SCHEDULES = schedules(300)
 DEATHS = ("kill", "doom", "doom", "raise", "cut")
 ALL = (*DEATHS, "start", "start", "leave", "mute", "poison", "freeze", "hang", "stop", "checkpoint", "evaluate")
 SLOW = [HealthCheck.too_slow]
@@ -46,29 +46,29 @@ def faults(kinds: tuple[str, ...] = ALL, most: int = 4) -> st.SearchStrategy[lis
     return run_faults(kinds, most, last_rank=5)
 
 
-@settings(max_examples=150, suppress_health_check=SLOW)
+@settings(max_examples=80, suppress_health_check=SLOW)
 @given(knobs(), SCHEDULES, faults())
 def test_every_run_ends_and_each_consensus_holds_what_is_covered(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """R-13, R-15, M-19: I38, I42, I43, I44, I46, I48, I52, I59, and after every event I1, I2, I4, I6 to I14, I19 to
     I21, I41, I45."""
     Together(**made).run(schedule, struck)
 
 
-@settings(max_examples=60, suppress_health_check=SLOW)
+@settings(max_examples=40, suppress_health_check=SLOW)
 @given(knobs(), action_knobs(), SCHEDULES, faults())
 def test_callbacks_see_a_consensus_that_counts(
-    made: dict[str, Any], more: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], more: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I16, I17, I24, W-14: what acts on a consensus that is taken back acts again."""
     Together(**made, **more).run(schedule, struck)
 
 
-@settings(max_examples=60, suppress_health_check=SLOW)
+@settings(max_examples=40, suppress_health_check=SLOW)
 @given(knobs(3), SCHEDULES, st.integers(0, 2), st.integers(0, 3), st.integers(0, 150))
 def test_one_death_inside_a_call_costs_nothing(
-    made: dict[str, Any], schedule: list[int], rank: int, how: int, when: int
+    made: dict[str, Any], schedule: bytes, rank: int, how: int, when: int
 ) -> None:
     """I30, I44, M-19: with three ranks every batch is covered once, and nobody but the dead one is lost."""
     made["min_ranks"] = 1
@@ -80,10 +80,10 @@ def test_one_death_inside_a_call_costs_nothing(
     assert len(cohort.events("SessionNew")) <= 2
 
 
-@settings(max_examples=40, suppress_health_check=SLOW)
+@settings(max_examples=30, suppress_health_check=SLOW)
 @given(knobs(2), SCHEDULES, st.lists(st.tuples(st.integers(0, 150), st.integers(0, 3)), max_size=3))
 def test_calls_that_fail_are_repeated_until_they_count(
-    made: dict[str, Any], schedule: list[int], failures: list[tuple[int, int]]
+    made: dict[str, Any], schedule: bytes, failures: list[tuple[int, int]]
 ) -> None:
     """R-15, R-18, I28: nobody dies of it, and all of it is covered without one batch trained again."""
     cohort = Together(**made)
@@ -93,9 +93,9 @@ def test_calls_that_fail_are_repeated_until_they_count(
     assert not cohort.events("Died") and cohort.co.book.replayed == 0
 
 
-@settings(max_examples=40, suppress_health_check=SLOW)
+@settings(max_examples=30, suppress_health_check=SLOW)
 @given(knobs(2), SCHEDULES, st.integers(0, 150), st.integers(0, 150))
-def test_newcomers_disturb_nobody(made: dict[str, Any], schedule: list[int], first: int, second: int) -> None:
+def test_newcomers_disturb_nobody(made: dict[str, Any], schedule: bytes, first: int, second: int) -> None:
     """I28, I30, M-25: whenever they come; what they are given is never counted."""
     made["elastic"] = True
     cohort = Together(**made)
@@ -106,8 +106,8 @@ def test_newcomers_disturb_nobody(made: dict[str, Any], schedule: list[int], fir
 
 
 @settings(max_examples=20, suppress_health_check=SLOW)
-@given(knobs(), st.lists(st.integers(0, 11), max_size=100), faults(most=3))
-def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+@given(knobs(), schedules(100), faults(most=3))
+def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """I25: the tables mean the same on `transitions` as compiled."""
     made.update(samples=min(made["samples"], 20), num_epochs=1)
     runs = [Together(engine=engine, **made) for engine in ("compiled", "transitions")]
@@ -120,10 +120,10 @@ def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: list
         assert node.orders == runs[1].nodes[rank].orders
 
 
-@settings(max_examples=30, suppress_health_check=SLOW)
+@settings(max_examples=25, suppress_health_check=SLOW)
 @given(knobs(), action_knobs(), SCHEDULES, faults(), st.sets(st.integers(1, 250), max_size=3))
 def test_a_restored_machine_goes_on_as_the_one_it_replaces(
-    made: dict[str, Any], more: dict[str, Any], schedule: list[int], struck: list[Fault], swaps: set[int]
+    made: dict[str, Any], more: dict[str, Any], schedule: bytes, struck: list[Fault], swaps: set[int]
 ) -> None:
     """I25: in the middle of a call, of a renewal, of what may be taken back."""
     runs = [_Swapping(swaps if really else set(), **made, **more) for really in (False, True)]
@@ -152,9 +152,9 @@ class _Swapping(Together):
                 node.worker = Worker.restore(node.worker.settings, kept)
 
 
-@settings(max_examples=30, suppress_health_check=SLOW)
+@settings(max_examples=25, suppress_health_check=SLOW)
 @given(knobs(), SCHEDULES, faults(("kill", "doom", "raise", "leave", "start")))
-def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """C-4: the whole pass after every event gives the same effects."""
     made["beacon_s"] = 1e6  # one that falls due between two ticks leaves with the next pass, whichever that is
     quick, thorough = Together(**made), _Thorough(**made)

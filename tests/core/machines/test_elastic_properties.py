@@ -14,9 +14,9 @@ from paceline.core import events as ev
 
 from support.cohort import Fault
 from support.elastic import Elastic
-from support.runs import OF_ACTIONS, Thorough, action_knobs, run_faults
+from support.runs import OF_ACTIONS, Thorough, action_knobs, run_faults, schedules
 
-SCHEDULES = st.lists(st.integers(0, 11), max_size=400)
+SCHEDULES = schedules(400)
 COMINGS = ("kill", "start", "start", "cut", "leave")
 ALL = (*COMINGS, "hang", "poison", "abort", "freeze")
 
@@ -45,28 +45,28 @@ def faults(kinds: tuple[str, ...], most: int = 5) -> st.SearchStrategy[list[Faul
     return run_faults(kinds, most, until=250, last_rank=5)
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=130, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(knobs(), SCHEDULES, faults(ALL))
 def test_every_elastic_run_ends_with_nothing_lost_and_nothing_merged_twice(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I38, I42, I44, and after every event I18 to I21, I36 and those of a cohort that only shrinks."""
     Elastic(**made).run(schedule, struck)
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=70, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(knobs(), action_knobs(), SCHEDULES, faults((*ALL, *OF_ACTIONS)))
 def test_callbacks_go_on_while_ranks_come_and_go(
-    made: dict[str, Any], more: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], more: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I16, I17, I24, I38: holders that die, hang, are excluded or come back; every run ends."""
     Elastic(**made, **more).run(schedule, struck)
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(knobs(), SCHEDULES, st.integers(0, 250), st.integers(0, 250))
 def test_a_run_to_which_ranks_only_come_covers_everything(
-    made: dict[str, Any], schedule: list[int], first: int, second: int
+    made: dict[str, Any], schedule: bytes, first: int, second: int
 ) -> None:
     """I28, I30, M-25: newcomers disturb nobody, whenever they come."""
     cohort = Elastic(**made)
@@ -76,11 +76,11 @@ def test_a_run_to_which_ranks_only_come_covers_everything(
     assert not cohort.co.violations and not cohort.co.refused
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(knobs(), SCHEDULES, st.lists(st.builds(
     Fault, when=st.integers(0, 200), kind=st.just("hang"), rank=st.integers(0, 3), lose=st.integers(0, 2)), max_size=3))
 def test_a_hang_below_the_ceiling_ends_nobody(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I31: time alone suspects, asks again, excludes; who is excluded comes back, and everything is covered."""
     made["policy"] = "cadence" if made["policy"] == "sync" else made["policy"]
@@ -94,9 +94,9 @@ def test_a_hang_below_the_ceiling_ends_nobody(
         assert not cohort.events("Excluded")
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(knobs(), st.lists(st.integers(0, 11), max_size=120), faults(ALL, most=3))
-def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(knobs(), schedules(120), faults(ALL, most=3))
+def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """I25: the tables mean the same on `transitions` as compiled."""
     made.update(samples=min(made["samples"], 30), num_epochs=1)
     runs = [Elastic(engine=engine, **made) for engine in ("compiled", "transitions")]
@@ -107,9 +107,9 @@ def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: list
     assert runs[0].co.snapshot() == runs[1].co.snapshot()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=35, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(knobs(), SCHEDULES, faults(ALL))
-def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """C-4: the whole pass after every event gives the same effects."""
     made["beacon_s"] = 1e6  # as in the cohort that only shrinks
     quick, thorough = _Paced(**made), _Thorough(**made)

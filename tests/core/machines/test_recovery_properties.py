@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from support.cohort import Fault
 from support.mended import Mended
-from support.runs import run_faults
+from support.runs import run_faults, schedules
 
 ALL = ("crash", "crash", "sever", "kill", "start", "leave", "hang", "poison", "abort", "stop")
-SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
+SCHEDULES = schedules(300)
 
 
 @st.composite
@@ -41,7 +41,7 @@ def faults(kinds: tuple[str, ...], most: int = 4) -> st.SearchStrategy[list[Faul
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(knobs(), SCHEDULES, faults(("sever",), 6))
-def test_a_link_that_breaks_costs_nothing(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+def test_a_link_that_breaks_costs_nothing(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """M-17, M-42, I53: with a grace every rank is back, no life ends, no step is trained again."""
     cohort = Mended(link_grace_s=30.0, **made)
     cohort.run(schedule, struck)
@@ -50,10 +50,10 @@ def test_a_link_that_breaks_costs_nothing(made: dict[str, Any], schedule: list[i
     assert not cohort.events("Died") and not cohort.co.violations and cohort.co.book.replayed == 0
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(knobs(), SCHEDULES, faults(("crash", "crash", "crash", "sever"), 4))
 def test_a_coordinator_that_dies_anywhere_loses_nothing(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I37, I53, M-40, M-42 to M-44: every pick is covered once, none is trained again, global_step is their number."""
     cohort = Mended(link_grace_s=30.0, **made)
@@ -83,7 +83,7 @@ def test_with_windows_of_fixed_length_the_versions_are_those_of_the_run_without_
 @given(knobs(), SCHEDULES, faults(ALL, 5),
        st.sampled_from([0.0, 30.0]))  # fmt: skip
 def test_deaths_joins_and_crashes_together_still_end(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault], grace: float
+    made: dict[str, Any], schedule: bytes, struck: list[Fault], grace: float
 ) -> None:
     """I38, I42, I44: whatever comes together, the run ends, and nothing is merged twice."""
     Mended(link_grace_s=grace, **made).run(schedule, struck)
@@ -91,7 +91,7 @@ def test_deaths_joins_and_crashes_together_still_end(
 
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(knobs(), SCHEDULES, faults(("crash", "sever"), 3))
-def test_both_engines_recover_alike(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+def test_both_engines_recover_alike(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """I25: the tables mean the same on `transitions` as compiled."""
     made.update(samples=min(made["samples"], 20), num_epochs=1, link_grace_s=30.0)
     runs = [Mended(engine=engine, **made) for engine in ("compiled", "transitions")]
