@@ -27,17 +27,17 @@ RANKS = 8
 SEEDS = 30
 STEP_S = 60.0
 STEPS_A_CYCLE = 100
-CYCLES = 6
+CYCLES = 20
 STRIDE = 10
 WANTED = 1_000.0
 """Rank-hours per second that are asked for."""
 BATCH_EVENTS = 40_000
 BIG: dict[str, Any] = {
     "anchor": STEPS_A_CYCLE, "max_anchor": STEPS_A_CYCLE,
-    "heartbeat_s": 600.0, "beacon_s": 600.0, "heartbeat_timeout_s": 3_600.0,
-    "reduce_ceiling_s": 36_000.0, "window_ceiling_s": 360_000.0, "first_step_s": 36_000.0, "formation_s": 36_000.0,
-    "suspect_initial_s": 36_000.0,
+    "heartbeat_s": 600.0, "beacon_s": 600.0, "heartbeat_timeout_s": 18_000.0, "suspect_floor_s": 3_000.0,
+    "suspect_initial_s": 36_000.0, "stall_dump_s": 72_000.0, "first_step_s": 36_000.0, "formation_s": 36_000.0,
 }  # fmt: skip
+"""A heartbeat every ten steps, and time limits that are as many heartbeats as they are of a second by default."""
 
 
 def main() -> None:
@@ -51,9 +51,9 @@ def main() -> None:
 
 
 def _storms() -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     outcomes = [simulate(Case(seed=seed, ranks=RANKS)) for seed in range(SEEDS)]
-    elapsed = time.perf_counter() - begin
+    elapsed = time.process_time() - begin
     broken = [outcome for outcome in outcomes if outcome.violation is not None]
     if broken:
         raise SystemExit(f"an invariant broke: {broken[0].violation}")
@@ -71,10 +71,10 @@ def _big_model(ranks: int, stride: int = 1) -> float:
     world.reached = marks.reach
     pace = Pace(step_s=(STEP_S,), copy_s=5.0, part_s=60.0, reduce_s=20.0, stride=stride)
     clockwork = Clockwork(world, pace, Dice(1), lambda step: marks.watch(world, step))
-    begin = time.perf_counter()
+    begin = time.process_time()
     while not world.over and clockwork.advance():
         pass
-    elapsed = time.perf_counter() - begin
+    elapsed = time.process_time() - begin
     if not world.finished:
         raise SystemExit(f"the run did not end well: {world.finish}")
     hours = clockwork.now * ranks / 3600.0
