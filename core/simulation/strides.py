@@ -19,8 +19,8 @@ from ..values import state
 
 __all__ = ["ELSEWHERE", "Stride", "Strides"]
 
-ELSEWHERE = frozenset({"report", "upload", "failure", "step"})
-"""What does not happen at the process that it names, but at the other end of its lanes; and the steps themselves."""
+ELSEWHERE = frozenset({"report", "upload", "failure", "join", "step"})
+"""What does not happen at the process of that number, but at the other end of its lanes or at a seat; and the steps."""
 
 
 @state

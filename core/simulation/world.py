@@ -44,7 +44,7 @@ from .averager import Averager
 from .comeback import Journal, die
 from .frames import Frames
 from .ghost import Ghost
-from .invariants import applied_in_order, books, ending, explained, parked, report_seq_of, steps_meet
+from .invariants import applied_in_order, booked, books, ending, explained, parked, report_seq_of, steps_meet
 from .links import hang_up, let_in, turned_away
 from .moves import OF_AVERAGER, at_process, tick, tick_all
 from .process import End, Process
@@ -260,6 +260,8 @@ class World:
             self.perform(effects)
         if self.alive and (effects or self.setup.thorough):
             books(co)
+        elif before is not None:
+            booked(co, event.message.rank)
         if kind is ev.Tick and not self.over:
             explained(co)
 
@@ -422,7 +424,7 @@ class World:
             else:
                 process.obey(order)
 
-    def _from_process(self, process: Process, report: m.Report) -> None:
+    def _from_process(self, process: Process, report: Any) -> None:
         kind = report.__class__
         if kind is m.SnapshotReady:
             process.said = (report.cycle, report.attempt)
