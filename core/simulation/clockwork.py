@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,8 @@ LANES = ("report", "control", "upload", "result")
 """What arrives over a lane; each of them takes the oldest of one."""
 AT_COORDINATOR = frozenset({"report", "failure", "upload", "reduce", "write"})
 """What waits while the coordinator is away."""
+AT_RANK = frozenset({"control", "drain", "order", "step", "result"})
+"""What happens at a rank and changes nothing at the coordinator or the averager."""
 SET_APART = frozenset({"resume", "recover", "heal", "dial"})
 """What has a time of its own: a fault says when it ends, a worker when it dials."""
 LEAST_TICK_S = 1e-3
@@ -90,7 +93,8 @@ class Clockwork:
         step = self._make(action, sure)
         for number in self.world.touched:
             self._look(self.world.processes[number])
-        self._look_at_rest()
+        if action.kind not in AT_RANK:
+            self._look_at_rest()
         self._heard(step)
         return step
 
@@ -138,22 +142,26 @@ class Clockwork:
         lanes = self._arrivals.get(number)
         if lanes is None:
             lanes = self._arrivals[number] = {kind: deque() for kind in LANES}
-        for kind, lane in (("report", process.up), ("control", process.down), ("upload", process.bulk_up),
-                           ("result", process.bulk_down)):  # fmt: skip
-            known = lanes[kind]
-            if len(known) != len(lane):
-                self._arrive(kind, known, len(lane))
-        possible = self.world.possible(process)
+        if len(lanes["report"]) != len(process.up):
+            self._arrive("report", lanes["report"], len(process.up))
+        if len(lanes["control"]) != len(process.down):
+            self._arrive("control", lanes["control"], len(process.down))
+        if len(lanes["upload"]) != len(process.bulk_up):
+            self._arrive("upload", lanes["upload"], len(process.bulk_up))
+        if len(lanes["result"]) != len(process.bulk_down):
+            self._arrive("result", lanes["result"], len(process.bulk_down))
+        possible, coming = self.world.possible(process), self._coming
         if number in self._strides:
             self._shorten(process, "step" in possible)
         for kind in possible:
-            if kind not in SET_APART and (kind, number) not in self._coming and self._due(kind, process):
-                self._coming.add((kind, number))
+            if (kind, number) not in coming and kind not in SET_APART and self._due(kind, process):
+                coming.add((kind, number))
                 self._push(self._when(kind, process), kind, number)
         if process.dials_at is not None and (number, process.dials_at) not in self._dials:
             self._dials.add((number, process.dials_at))
             self.at(max(process.dials_at, self.now), functools.partial(self._dial, process, process.dials_at))
-        self._look_at_clock(number)
+        if process.runs:
+            self._look_at_clock(number)
 
     def _dial(self, process: Process, second: float) -> None:
         self._dials.discard((process.number, second))
@@ -214,10 +222,9 @@ class Clockwork:
         self._look_at_clock(COORDINATOR)
 
     def _look_at_clock(self, who: int) -> None:
-        if who != COORDINATOR and not self.world.processes[who].runs:
-            return
+        """When that machine, which runs, wants its next tick."""
         due = None if who == COORDINATOR and self.world.over else self.world.due_of(who)
-        if due is not None and due < self._ticks.get(who, float("inf")):
+        if due is not None and due < self._ticks.get(who, math.inf):
             self._ticks[who] = due
             self._push(max(due, self.now), "tick", who)
 

@@ -152,11 +152,11 @@ class Process:
             if self.down and not self.deafened:
                 found.append("control")
             if not self.hung:
-                if self.can_drain:
+                if self.worker.inbox and self.can_drain:
                     found.append("drain")
                 if self.orders and self.inside is None:
                     found.append("order")
-                elif self.can_step:
+                elif self.plans and self.can_step:
                     found.append("step")
             if self.bulk_down and not self.deafened:
                 found.append("result")
