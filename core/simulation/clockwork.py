@@ -173,17 +173,17 @@ class Clockwork:
         what was written at one time arrives at one time."""
         while len(known) > length:
             known.popleft()
-        arrives = None
         while len(known) < length:
-            if arrives is None or self.pace.stride == 1:
-                arrives = self.now + self._transit(kind)
-            known.append(max(arrives, known[-1]) if known else arrives)
+            arrives = self.now + self._transit(kind)
+            count = 1 if self.pace.stride == 1 else length - len(known)
+            known.extend([max(arrives, known[-1]) if known else arrives] * count)
 
     def _amount(self, kind: str, who: int) -> int:
         """With strides, all that has arrived on a control lane by now is one action."""
         if self.pace.stride == 1 or kind not in AGAIN:
             return 0
-        return sum(1 for second in self._arrivals[who][kind] if second <= self.now)
+        known = self._arrivals[who][kind]
+        return len(known) if known[-1] <= self.now else sum(second <= self.now for second in known)
 
     def _catch_up(self, kind: str, who: int) -> None:
         """Something happens to a rank in the middle of a stride: what it has trained by now comes first."""
