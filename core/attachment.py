@@ -25,7 +25,7 @@ from . import messages as m
 from .effects import Admit, Alert, Emit
 from .events import HelloReceived, LinkLost, SendFailed
 from .ledger import initial_file
-from .phases import PeerPhase
+from .phases import ALIVE, PeerPhase
 from .retention import Retained
 from .schema import dataset_length
 from .values import state, value
@@ -73,7 +73,7 @@ class Attachment:
     @property
     def alive(self) -> bool:
         """Joining, voter or lagging (M-1)."""
-        return self.phase in (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
+        return self.phase in ALIVE
 
     @property
     def detached(self) -> bool:

@@ -72,6 +72,8 @@ QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "Metrics", "ResourceSample"
 """Reports that open no gate unless their row says so (`urgent`, C-4)."""
 ROUND_EVENTS = (RoundReduced, RoundAborted, RoundProgress)
 FILE_EVENTS = (ConsensusSaved, MetaWritten)
+ACCEPT, STOPPED = Kind.ACCEPT, RunPhase.STOPPED
+"""Asked for with every event; see `phases.py`."""
 
 
 class Coordinator:
@@ -169,7 +171,7 @@ class Coordinator:
             else:
                 self._other(event)
             # Whatever the event was, the pass is due when a deadline has passed (C-4): not only a Tick sees the time.
-            if (self.urgent or now >= self.deadline) and self.run.phase != RunPhase.STOPPED:
+            if (self.urgent or now >= self.deadline) and self.run.phase != STOPPED:
                 self._pass()
         finally:
             self.handling = False
@@ -183,7 +185,7 @@ class Coordinator:
 
     def poll_timeout(self) -> float | None:
         """The monotonic second at which a `Tick` is due; None after the end."""
-        return None if self.run.phase == RunPhase.STOPPED else self.deadline
+        return None if self.run.phase == STOPPED else self.deadline
 
     def explain(self, rank: int | None = None) -> list[Any]:
         """Why what does not move does not move (O-4); see `explain.py`."""
@@ -259,9 +261,9 @@ class Coordinator:
                 self.fence(message.rank, name)  # M-43: of a round that ended with the life of a coordinator
                 return
         row = self.peer_engine.fire(peer, name, message)
-        if name in CYCLE_REPORTS and row.kind is Kind.ACCEPT:
+        if name in CYCLE_REPORTS and row.kind is ACCEPT:
             row = self.cycle_engine.fire(self.cycle, name, message)
-        if row.kind is Kind.ACCEPT:
+        if row.kind is ACCEPT:
             if name not in QUIET:
                 self.urgent = True
         elif row.kind is Kind.FENCED:

@@ -17,7 +17,7 @@ from . import messages as m
 from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
 from .ladder import Stage
-from .phases import CyclePhase, RunPhase
+from .phases import PENDING, CyclePhase, RunPhase
 from .values import state
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Cycle:
     @property
     def pending(self) -> bool:
         """Armed and not finished."""
-        return self.phase == CyclePhase.PENDING
+        return self.phase == PENDING
 
     @property
     def forming(self) -> bool:

@@ -17,7 +17,7 @@ from .attachment import Attachment
 from .effects import Alert, Emit
 from .errors import InvariantError
 from .ladder import Climb, Stage
-from .phases import CyclePhase, PeerPhase
+from .phases import IDLE, PENDING, PeerPhase
 from .roles import CHECKPOINT, EVALUATE
 from .values import state, value
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .dispatch.book import InFlight
 
 __all__ = ["Lost", "Peer"]
+
+STEP = Stage.STEP
 
 
 @value
@@ -171,7 +173,7 @@ class Peer(Attachment):
         co = self.co
         self.last_step_count = event.step_count
         if self.progress_kind == "Batch":  # anything else in between was a wait for others
-            self.climb.remember(Stage.STEP, co.now - self.last_progress)
+            self.climb.remember(STEP, co.now - self.last_progress)
         self.last_progress, self.progress_kind = co.now, "Batch"
         self.steps += 1
         self.total_steps += 1
@@ -182,9 +184,9 @@ class Peer(Attachment):
         co.book.count_step(self.rank, self._head(), event.cycle)
         if not self.satisfied and self.steps >= self.quota:
             gates.note_satisfied(co, self)
-        if co.cycle.phase == CyclePhase.PENDING:
+        if co.cycle.phase == PENDING:
             self.climb.stepped(co.now)
-        if self.steps > co.park_above or (co.short == 0 and co.cycle.phase == CyclePhase.IDLE):
+        if self.steps > co.park_above or (co.short == 0 and co.cycle.phase == IDLE):
             co.urgent = True
 
     def _head(self) -> InFlight:

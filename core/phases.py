@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["CyclePhase", "PeerPhase", "RunPhase", "WorkerPhase"]
+__all__ = ["ALIVE", "IDLE", "PENDING", "CyclePhase", "PeerPhase", "RunPhase", "WorkerPhase"]
 
 
 class RunPhase(IntEnum):
@@ -48,3 +48,10 @@ class WorkerPhase(IntEnum):
     IN_COLLECTIVE = 4
     DRAINING = 5
     STOPPED = 6
+
+
+ALIVE = (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
+"""Phases of an incarnation that has not ended (M-1)."""
+IDLE, PENDING = CyclePhase.IDLE, CyclePhase.PENDING
+"""What every event asks for has a name of its own, here and at the top of the machines: in Python 3.11 to find a member
+in its enumeration takes as long as four calls of a method."""

@@ -36,11 +36,14 @@ NUMBERS = frozenset({int, float, bool, type(None)})
 PLAIN = frozenset({"int", "float", "bool", "None"})
 """Types whose values take `NUMBER_BYTES` at most, and what is written in the annotation of a field that holds them."""
 
+STAMP = ("run_id",)
+"""What every message carries that is no number."""
+
 
 def weight(message: Any) -> int:
     """Bytes that a message takes on the wire, never too few. The core knows no codec, so it counts what every codec
     has to carry: names, numbers, text."""
-    return FRAME_BYTES + _size(message)
+    return FRAME_BYTES + _sizer(message.__class__)(message)
 
 
 def _size(thing: Any) -> int:
@@ -77,6 +80,8 @@ def _sizer_of_fields(cls: Any) -> Callable[[Any], int]:
     plain = [field for field in fields if PLAIN.issuperset(str(field.type).replace(" ", "").split("|"))]
     bare = NUMBER_BYTES * (1 + len(plain)) + sum(1 + len(field.name) for field in fields)
     looked_at = tuple(field.name for field in fields if field not in plain)
+    if looked_at == STAMP:  # a message of nothing but numbers, such as that of every step
+        return lambda thing: bare + NUMBER_BYTES + len(thing.run_id)
     return lambda thing: bare + sum([_size(getattr(thing, name)) for name in looked_at])
 
 

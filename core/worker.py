@@ -36,6 +36,10 @@ INBOX_LIMIT = 4096
 
 AT_ONCE = frozenset({m.DeclareDead, m.RequestSessionId, m.NewSession, m.Beacon, m.Fenced, m.Welcome, m.Reject})
 """Served on arrival, whatever the training process does (W-20), and the answers to a Hello (W-21)."""
+ACCEPT, TURNED_DOWN = Kind.ACCEPT, (Kind.REFUSED, Kind.VIOLATION)
+IN_COLLECTIVE, STOPPED, TRAINING = WorkerPhase.IN_COLLECTIVE, WorkerPhase.STOPPED, WorkerPhase.TRAINING
+DEAF = (STOPPED, IN_COLLECTIVE)
+"""Asked for with every event; see `phases.py`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -106,9 +110,10 @@ class Worker(WorkerLink):
         before, self.last_now = self.last_now, now
         self.records.append((now, event))
         try:
-            if isinstance(event, Received):
-                self._receive(event.message, now)
-            elif isinstance(event, Tick):
+            kind = event.__class__
+            if kind is Received:
+                self._receive(event.message, now)  # type: ignore[union-attr]
+            elif kind is Tick:
                 self._tick(now)
             else:
                 self._local(event)
@@ -126,10 +131,14 @@ class Worker(WorkerLink):
 
     def poll_timeout(self) -> float | None:
         """The monotonic second at which a `Tick` is due, or None when nothing is timed."""
-        if self.phase == WorkerPhase.STOPPED:
+        if self.phase == STOPPED:
             return None
-        due = (self.link_due(), self.drain_until, self.session_deadline)
-        return min(instant for instant in due if instant is not None)
+        due = self.link_due()
+        if self.drain_until is not None and self.drain_until < due:
+            due = self.drain_until
+        if self.session_deadline is not None and self.session_deadline < due:
+            due = self.session_deadline
+        return due
 
     def snapshot(self) -> tuple[Any, ...]:
         """The whole state as one plain, versioned, hashable value: equal iff the states are; see `snapshots.py`."""
@@ -166,7 +175,7 @@ class Worker(WorkerLink):
                 return
             self.control_seen = message.control_seq
             self.reports.release(message.report_seq)
-        if self.phase == WorkerPhase.STOPPED:
+        if self.phase == STOPPED:
             return
         if type(message) in AT_ONCE:
             self._fire(type(message).__name__, message)
@@ -176,13 +185,13 @@ class Worker(WorkerLink):
         if not isinstance(message, m.Control):
             self._fail(f"a {type(message).__name__} is nothing a welcomed rank can be sent")
             return
-        if self.phase == WorkerPhase.IN_COLLECTIVE:
+        if self.phase == IN_COLLECTIVE:
             self._fire(type(message).__name__, message)  # only what means stop gets through, the rest joins the inbox
         else:
             self.inbox.append(message)
         if len(self.inbox) > INBOX_LIMIT:
             self._fail(f"{INBOX_LIMIT} control messages wait for a drain point")
-        elif self.phase != WorkerPhase.TRAINING:
+        elif self.phase != TRAINING:
             self._drain()
 
     def keep(self, event: m.Control) -> None:
@@ -210,23 +219,29 @@ class Worker(WorkerLink):
 
     def _local(self, event: Any) -> None:
         row = self.engine.fire(self, type(event).__name__, event)
-        if row.kind in (Kind.REFUSED, Kind.VIOLATION):
+        if row.kind in TURNED_DOWN:
             raise LocalProtocolError(
                 f"{type(event).__name__} cannot happen while the worker is {self.phase.name.lower()}: {row.note}"
             )
-        ended = isinstance(event, ChunkDone) or (isinstance(event, StepDone) and not event.last)
-        if ended or isinstance(event, DrainPoint) or self.phase != WorkerPhase.TRAINING:
+        if self.inbox and (self.phase != TRAINING or self._may_drain(event)):
             self._drain()
+
+    @staticmethod
+    def _may_drain(event: Any) -> bool:
+        """After a step, but for the last of a plan, whose end follows at once (W-3)."""
+        return isinstance(event, (ChunkDone, DrainPoint)) or (isinstance(event, StepDone) and not event.last)
 
     def _drain(self) -> None:
         """Serve what waits, in order (W-3); the first message that means stop ends it, or leads into a collective."""
-        while self.inbox and self.phase not in (WorkerPhase.STOPPED, WorkerPhase.IN_COLLECTIVE):
+        while self.inbox and self.phase not in DEAF:
             message = self.inbox.popleft()
             self._fire(type(message).__name__, message)
             self.control_handled = message.control_seq
 
     def _fire(self, name: str, message: Any) -> None:
         row = self.engine.fire(self, name, message)
+        if row.kind is ACCEPT:
+            return
         if row.kind == Kind.FENCED:
             self.fenced += 1
         elif row.kind == Kind.REFUSED:
@@ -241,7 +256,7 @@ class Worker(WorkerLink):
         self.outbox.append(Stop("failed", f"the coordinator broke the protocol: {text}"))
 
     def _tick(self, now: float) -> None:
-        if self.phase == WorkerPhase.STOPPED:
+        if self.phase == STOPPED:
             return
         if self.linked and now >= self.last_beat + self.settings.heartbeat_s:
             self.last_beat = now

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,9 @@ import attrs
 from .. import effects as fx
 from .action import COORDINATOR, Action, act
 from .dice import Dice
+from .moves import AGAIN
 from .process import Process
+from .strides import ELSEWHERE, Strides
 from .world import Step, World
 
 __all__ = ["Clockwork", "Pace"]
@@ -27,6 +30,8 @@ LANES = ("report", "control", "upload", "result")
 """What arrives over a lane; each of them takes the oldest of one."""
 AT_COORDINATOR = frozenset({"report", "failure", "upload", "reduce", "write"})
 """What waits while the coordinator is away."""
+AT_RANK = frozenset({"control", "drain", "order", "step", "result"})
+"""What happens at a rank and changes nothing at the coordinator or the averager."""
 SET_APART = frozenset({"resume", "recover", "heal", "dial"})
 """What has a time of its own: a fault says when it ends, a worker when it dials."""
 LEAST_TICK_S = 1e-3
@@ -37,8 +42,8 @@ JITTER = 0.1
 @attrs.frozen(kw_only=True)
 class Pace:
     """Seconds that things take: a step and a copy at each rank (by its number, modulo their count), one message on a
-    link, one part of a contribution, a division, a callback, a file. `stride`: steps that a rank takes as one action,
-    which is coarser and faster where steps are many."""
+    link, one part of a contribution, a division, a callback, a file. `stride`: most steps that a rank takes as one
+    action (`strides.py`), which is coarser and faster where steps are many."""
 
     step_s: tuple[float, ...]
     copy_s: float = 0.2
@@ -71,6 +76,7 @@ class Clockwork:
         self._arrivals: dict[int, dict[str, deque[float]]] = {}
         self._ticks: dict[int, float] = {}
         self._dials: set[tuple[int, float]] = set()
+        self._strides = Strides()
         for process in world.processes:
             self._look(process)
         self._look_at_rest()
@@ -81,16 +87,22 @@ class Clockwork:
         """Call it then."""
         self._push(second, "call", 0, call)
 
-    def do(self, action: Action) -> Step:
-        """Make it happen now, and look at what it changed."""
-        self.steps += 1
-        self.doing = action
-        step = self.world.do(action, self.now)
-        self.doing = None
+    def do(self, action: Action, *, sure: bool = False) -> Step:
+        """Make it happen now, and look at what it changed; `sure` as in `World.do`."""
+        self._catch_up(action.kind, action.who)
+        step = self._make(action, sure)
         for number in self.world.touched:
             self._look(self.world.processes[number])
-        self._look_at_rest()
+        if action.kind not in AT_RANK:
+            self._look_at_rest()
         self._heard(step)
+        return step
+
+    def _make(self, action: Action, sure: bool) -> Step:
+        self.steps += 1
+        self.doing = action
+        step = self.world.do(action, self.now, sure=sure)
+        self.doing = None
         return step
 
     def advance(self) -> bool:
@@ -105,13 +117,18 @@ class Clockwork:
             self._tick(at, who)
         elif self.now < self.away_until and kind in AT_COORDINATOR:
             self._push(self.away_until, kind, who)
+        elif kind == "step" and self.pace.stride > 1:
+            if self._strides.ends_at(who, at):
+                self._coming.discard((kind, who))
+                self.do(act(kind, who, self._strides.finish(who)))
         else:
             self._coming.discard((kind, who))
+            self._catch_up(kind, who)
             if kind in ("reduce", "write"):
                 if kind in self.world.of_averager():
-                    self.do(act(kind))
+                    self.do(act(kind), sure=True)
             elif kind in self.world.possible(self.world.processes[who]):
-                self.do(act(kind, who, self._amount(kind, who)))
+                self.do(act(kind, who, self._amount(kind, who)), sure=True)
         return True
 
     def _push(self, at: float, kind: str, who: int, call: Callable[[], None] | None = None) -> None:
@@ -125,19 +142,26 @@ class Clockwork:
         lanes = self._arrivals.get(number)
         if lanes is None:
             lanes = self._arrivals[number] = {kind: deque() for kind in LANES}
-        for kind, lane in (("report", process.up), ("control", process.down), ("upload", process.bulk_up),
-                           ("result", process.bulk_down)):  # fmt: skip
-            known = lanes[kind]
-            if len(known) != len(lane):
-                self._arrive(kind, known, len(lane))
-        for kind in self.world.possible(process):
-            if kind not in SET_APART and (kind, number) not in self._coming and self._due(kind, process):
-                self._coming.add((kind, number))
+        if len(lanes["report"]) != len(process.up):
+            self._arrive("report", lanes["report"], len(process.up))
+        if len(lanes["control"]) != len(process.down):
+            self._arrive("control", lanes["control"], len(process.down))
+        if len(lanes["upload"]) != len(process.bulk_up):
+            self._arrive("upload", lanes["upload"], len(process.bulk_up))
+        if len(lanes["result"]) != len(process.bulk_down):
+            self._arrive("result", lanes["result"], len(process.bulk_down))
+        possible, coming = self.world.possible(process), self._coming
+        if number in self._strides:
+            self._shorten(process, "step" in possible)
+        for kind in possible:
+            if (kind, number) not in coming and kind not in SET_APART and self._due(kind, process):
+                coming.add((kind, number))
                 self._push(self._when(kind, process), kind, number)
         if process.dials_at is not None and (number, process.dials_at) not in self._dials:
             self._dials.add((number, process.dials_at))
             self.at(max(process.dials_at, self.now), functools.partial(self._dial, process, process.dials_at))
-        self._look_at_clock(number)
+        if process.runs:
+            self._look_at_clock(number)
 
     def _dial(self, process: Process, second: float) -> None:
         self._dials.discard((process.number, second))
@@ -145,20 +169,45 @@ class Clockwork:
             self.do(act("dial", process.number))
 
     def _arrive(self, kind: str, known: deque[float], length: int) -> None:
-        """As many arrivals as the lane has parts: what was taken is the oldest, what came is under way."""
+        """As many arrivals as the lane has parts: what was taken is the oldest, what came is under way. With strides,
+        what was written at one time arrives at one time."""
         while len(known) > length:
             known.popleft()
         while len(known) < length:
             arrives = self.now + self._transit(kind)
-            known.append(max(arrives, known[-1]) if known else arrives)
+            count = 1 if self.pace.stride == 1 else length - len(known)
+            known.extend([max(arrives, known[-1]) if known else arrives] * count)
 
     def _amount(self, kind: str, who: int) -> int:
-        """With a stride, several steps are one action, and so are the reports that have arrived by now."""
-        if self.pace.stride == 1 or kind not in ("step", "report"):
+        """With strides, all that has arrived on a control lane by now is one action."""
+        if self.pace.stride == 1 or kind not in AGAIN:
             return 0
-        if kind == "step":
-            return self.pace.stride
-        return sum(1 for second in self._arrivals[who]["report"] if second <= self.now)
+        known = self._arrivals[who][kind]
+        return len(known) if known[-1] <= self.now else sum(second <= self.now for second in known)
+
+    def _catch_up(self, kind: str, who: int) -> None:
+        """Something happens to a rank in the middle of a stride: what it has trained by now comes first."""
+        if who not in self._strides or kind in ELSEWHERE:
+            return
+        stride = self._strides[who]
+        steps = stride.over_by(self.now)
+        if not stride.left:
+            self._call_off(who)
+        if steps:
+            self._heard(self._make(act("step", who, steps), sure=False))
+
+    def _shorten(self, process: Process, trains: bool) -> None:
+        """A rank that cannot go on ends its stride; what waits for a drain point is served after this step (W-3)."""
+        stride = self._strides[process.number]
+        if not trains:
+            self._call_off(process.number)
+        elif stride.left > 1 and process.can_drain:
+            stride.left = 1
+            self._push(max(stride.end, self.now), "step", process.number)
+
+    def _call_off(self, who: int) -> None:
+        del self._strides[who]
+        self._coming.discard(("step", who))
 
     def _due(self, kind: str, process: Process) -> bool:
         """A process that steps is at a drain point after its step, not before."""
@@ -173,10 +222,9 @@ class Clockwork:
         self._look_at_clock(COORDINATOR)
 
     def _look_at_clock(self, who: int) -> None:
-        if who != COORDINATOR and not self.world.processes[who].runs:
-            return
+        """When that machine, which runs, wants its next tick."""
         due = None if who == COORDINATOR and self.world.over else self.world.due_of(who)
-        if due is not None and due < self._ticks.get(who, float("inf")):
+        if due is not None and due < self._ticks.get(who, math.inf):
             self._ticks[who] = due
             self._push(max(due, self.now), "tick", who)
 
@@ -194,7 +242,7 @@ class Clockwork:
         if due is None:
             return
         if due <= self.now:
-            self.do(act("tick", who))
+            self.do(act("tick", who), sure=True)
             after = self.world.due_of(who) if not (who == COORDINATOR and self.world.over) else None
             if after is not None and after <= self.now:
                 self._ticks[who] = self.now + LEAST_TICK_S
@@ -214,8 +262,11 @@ class Clockwork:
             return max(self.now, self._arrivals[process.number][kind][0])
         if kind == "step":
             steps = self.pace.step_s
-            seconds = steps[process.rank % len(steps)] * self.pace.stride
-            return self.now + self._spread(seconds) * self.linger("step")
+            each = self._spread(steps[process.rank % len(steps)]) * self.linger("step")
+            if self.pace.stride == 1:
+                return self.now + each
+            left = process.steps_left(self.world.co.config.batch_size or 1)
+            return self._strides.begin(process.number, self.now, each, min(self.pace.stride, left))
         if kind == "order":
             return self.now + self._of_order(process.orders[0])
         if kind == "unite":

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Journal", "die", "revive"]
 
-SNAPSHOT_EVERY = 400
-"""Batches between two snapshots: few enough to meet both, a snapshot with much behind it and one with little."""
+SNAPSHOT_EVERY = 60
+"""Batches with an effect between two snapshots: few enough to meet both, a snapshot with much behind it and one with
+little."""
 GONE = "the coordinator is gone"
 
 
@@ -39,9 +40,10 @@ class Journal:
         """One batch, before its effects are performed."""
         self.records += ready.records
         self.undone = ready.effects
-        self.batches += 1
-        if self.batches == SNAPSHOT_EVERY:
-            self.begin(co)
+        if ready.effects:
+            self.batches += 1
+            if self.batches == SNAPSHOT_EVERY:
+                self.begin(co)
 
     def begin(self, co: Coordinator) -> None:
         """From here on a snapshot stands for all that was before."""

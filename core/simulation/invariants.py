@@ -16,7 +16,7 @@ from .ghost import Ghost
 from .process import Process
 from .violation import Violation, require
 
-__all__ = ["applied_in_order", "books", "ending", "explained", "parked", "report_seq_of", "steps_meet"]
+__all__ = ["applied_in_order", "booked", "books", "ending", "explained", "parked", "report_seq_of", "steps_meet"]
 
 THERE = (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
 QUIET = (WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
@@ -43,6 +43,13 @@ def books(co: Coordinator) -> None:
         require(co.poll_timeout() is not None, "I40", "no deadline is set")
         _i27_the_gate_does_not_wait_for_nobody(co)
         _i29_idle_ranks_have_work(co)
+
+
+def booked(co: Coordinator, rank: int) -> None:
+    """D-11 of one rank in passing, after a report of it that had no effect: what it may have changed is its steps."""
+    steps, held = co.peers[rank].steps, co.book.holdings(rank)
+    if steps != held.trained_batches:
+        raise Violation("D-11", f"rank {rank}: {steps} steps, {held.trained_batches} trained batches")
 
 
 def _i19_who_is_there(co: Coordinator) -> None:

@@ -18,7 +18,7 @@ from ..phases import RunPhase
 from .action import COORDINATOR
 
 if TYPE_CHECKING:
-    from .world import Step, Turn, World
+    from .world import Step, World
 
 __all__ = ["MARKS", "Marks"]
 
@@ -89,6 +89,10 @@ BY_EMIT = {
 }  # fmt: skip
 BY_ALERT = {"checkpoint_failed": "a checkpoint callback failed", "refused": "a rank broke the protocol"}
 
+EVENTS = frozenset({ev.RoundReduced, ev.ConsensusSaved, ev.MetaWritten})
+EFFECTS = frozenset({fx.Emit, fx.OpenRound, fx.SendFenced, fx.Refuse, fx.Admit, fx.Alert, fx.Send, fx.Finish})
+"""What of the coordinator is looked at; most of what happens is nothing of these."""
+
 BY_REFUSAL = {
     m.Refusal.NONFINITE: "a contribution was refused as not finite",
     m.Refusal.STEPS: "a contribution was refused for its steps",
@@ -114,11 +118,17 @@ class Marks:
         """Look at what one step led to."""
         for turn in step.turns:
             if turn.who == COORDINATOR:
-                self._event(turn.event)
+                if turn.event.__class__ in EVENTS:
+                    self._event(turn.event)
                 for effect in turn.effects:
-                    self._effect(world, effect)
+                    if effect.__class__ in EFFECTS:
+                        self._effect(world, effect)
             else:
-                self._rank(turn)
+                if turn.event.__class__ is ev.CollectiveFailed:
+                    self.reach("a call failed")
+                for effect in turn.effects:
+                    if effect.__class__ is fx.Stop and effect.status == "coordinator_lost":
+                        self.reach("a rank lost the coordinator")
 
     def _event(self, event: Any) -> None:
         kind = event.__class__
@@ -202,10 +212,3 @@ class Marks:
         elif name == "Promoted" and world.co.cycle.number > 0:
             back = (facts["rank"], world.co.peers[facts["rank"]].incarnation) in self._excluded
             self.reach("an excluded rank came back" if back else "a joiner was promoted")
-
-    def _rank(self, turn: Turn) -> None:
-        if turn.event.__class__ is ev.CollectiveFailed:
-            self.reach("a call failed")
-        for effect in turn.effects:
-            if effect.__class__ is fx.Stop and effect.status == "coordinator_lost":
-                self.reach("a rank lost the coordinator")

@@ -12,7 +12,7 @@ from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
 from ..wire import Role
-from .action import COORDINATOR
+from .action import COORDINATOR, Action
 from .averager import BLOCK_BYTES
 from .links import dial
 from .process import End
@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from .process import Process
     from .world import World
 
-__all__ = ["AGAIN", "OF_AVERAGER", "OF_PROCESS", "control_arrives", "report_arrives", "tick", "tick_all"]
+__all__ = ["AGAIN", "OF_AVERAGER", "at_process", "control_arrives", "report_arrives", "tick", "tick_all"]
+
+
+def at_process(world: World, process: Process, action: Action) -> None:
+    """What the action says, as often as it says and can be."""
+    once, more = OF_PROCESS[action.kind], AGAIN.get(action.kind)
+    once(world, process)
+    if more is not None:
+        for _ in range(action.amount - 1):
+            if not more(process) or world.over:
+                break
+            once(world, process)
 
 
 # --- the control lane ----------------------------------------------------------------------------------------------
@@ -41,6 +52,9 @@ def _report(world: World, process: Process) -> None:
 
 def report_arrives(world: World, process: Process, report: Any) -> None:
     """A report, a frame, the end of a link, or what is wrong with a frame, reaches the coordinator."""
+    if isinstance(report, m.Report):
+        world.feed(ev.Received(report))
+        return
     if process.frames is not None and (isinstance(report, bytes) or _ends_well(process, report)):
         heard = list(process.frames.hear(Role.COORDINATOR, report if isinstance(report, bytes) else None))
         for message in heard:
@@ -219,7 +233,9 @@ OF_PROCESS: dict[str, Callable[[World, Process], None]] = {
     "upload": _upload, "result": _result, "dial": dial, **MOVES, "resume": _resume, "recover": _recover, "heal": _heal,
 }  # fmt: skip
 AGAIN: dict[str, Callable[[Process], bool]] = {
-    "step": lambda process: process.can_step and process.runs, "report": lambda process: bool(process.up),
-}  # fmt: skip
+    "step": lambda process: process.can_step and process.alive,
+    "report": lambda process: bool(process.up),
+    "control": lambda process: bool(process.down) and process.runs,
+}
 """What can be more than one in an action, and whether there is another one."""
 OF_AVERAGER: dict[str, Callable[[World], None]] = {"reduce": _reduce, "write": _write}

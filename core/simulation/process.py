@@ -7,6 +7,7 @@ steps has a closed form, which the ghost computes anew.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections import deque
 from typing import Any
@@ -31,6 +32,7 @@ SAMPLE_MS = 10.0
 SLOW = (fx.TakeSnapshot, fx.Save, fx.FireCallback, fx.Evaluate, fx.SendState)
 """Orders that take time, each an action of its own. The others are carried out with the order before them."""
 OUTSIDE = frozenset({"worker", "frames", "seen"})
+TRAINING = WorkerPhase.TRAINING
 
 
 @value
@@ -51,6 +53,12 @@ def target(epoch: int, batch: int) -> float:
 def digest(value: float) -> bytes:
     """16 bytes that name a consensus (C-18): here the number itself, twice."""
     return struct.pack("<dd", value, value)
+
+
+@functools.cache
+def _step_done(samples: int, part: int, last: bool) -> ev.StepDone:
+    """Made once: all steps of these processes take the same time."""
+    return ev.StepDone(samples=samples, part=part, batch_ms=SAMPLE_MS, data_ms=0.0, loss=1.0, lr=RATE, last=last)
 
 
 @state
@@ -144,11 +152,11 @@ class Process:
             if self.down and not self.deafened:
                 found.append("control")
             if not self.hung:
-                if self.can_drain:
+                if self.worker.inbox and self.can_drain:
                     found.append("drain")
                 if self.orders and self.inside is None:
                     found.append("order")
-                elif self.can_step:
+                elif self.plans and self.can_step:
                     found.append("step")
             if self.bulk_down and not self.deafened:
                 found.append("result")
@@ -166,13 +174,17 @@ class Process:
     @property
     def can_drain(self) -> bool:
         """Control messages wait for a drain point (W-3)."""
-        return bool(self.worker.inbox) and self.worker.phase == WorkerPhase.TRAINING
+        return bool(self.worker.inbox) and self.worker.phase == TRAINING
 
     @property
     def can_step(self) -> bool:
         """It has a plan, and nothing says that it must wait."""
         free = not self.orders and self.inside is None and not self.parked and bool(self.plans)
-        return free and self.worker.phase == WorkerPhase.TRAINING
+        return free and self.worker.phase == TRAINING
+
+    def steps_left(self, size: int) -> int:
+        """Batches of `size` samples up to the end of the plan in hand."""
+        return sum(-(-plan.size // size) for plan in self.plans[self.part :]) - self.batch
 
     def step(self, size: int) -> tuple[int, int, list[Any]]:
         """Train the next batch of `size` samples: its epoch and number, and what the machine is to be told."""
@@ -185,8 +197,7 @@ class Process:
         if self.batch * size >= plan.size:
             self.part, self.batch = self.part + 1, 0
         last = self.part == len(self.plans)
-        told: list[Any] = [ev.StepDone(samples=samples, part=part, batch_ms=SAMPLE_MS, data_ms=0.0, loss=1.0, lr=RATE,
-                                       last=last)]  # fmt: skip
+        told: list[Any] = [_step_done(samples, part, last)]
         if last:
             told.append(ev.ChunkDone(
                 plan_ids=tuple(p.plan_id for p in self.plans), epoch=plan.epoch, batches=self.done,

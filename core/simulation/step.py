@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
+from ..values import value
 from .action import Action
 
 __all__ = ["Step", "Turn"]
 
 
-@attrs.frozen
+@value
 class Turn:
     """One event of one machine (`COORDINATOR`, or the number of a process), and the effects it had."""
 
@@ -20,7 +19,7 @@ class Turn:
     effects: tuple[Any, ...]
 
 
-@attrs.frozen
+@value
 class Step:
     """What an action led to: the turns of the machines, in order. `moved` says what went over a bulk lane."""
 

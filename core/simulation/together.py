@@ -24,7 +24,7 @@ from .violation import require
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["AT_ONCE", "MOVES", "OF_CALL", "at_once", "mean", "members", "obey", "possible"]
+__all__ = ["AT_ONCE", "MOVES", "OF_CALL", "at_once", "mean", "members", "obey", "possible", "touch_members"]
 
 AT_ONCE = (fx.MakeSessionId, fx.AbortCollective)
 """Orders that the driver carries out itself, whatever the training process is doing (W-20)."""
@@ -53,6 +53,14 @@ def possible(world: World, process: Process) -> list[str]:
 def members(world: World, process: Process) -> list[Process]:
     """The lives of its session, ascending."""
     return [] if process.session is None else [world.process_of(*life) for life in process.session.members]
+
+
+def touch_members(world: World) -> None:
+    """Whether a call ends depends on all its members: with one of them, everybody who is inside is to be looked at."""
+    if any(world.processes[number].session is not None for number in world.touched):
+        for process in world.processes:
+            if process.inside is not None:
+                world.touched[process.number] = None
 
 
 def _lowest_of_all_inside(world: World, process: Process) -> bool:

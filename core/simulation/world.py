@@ -44,9 +44,9 @@ from .averager import Averager
 from .comeback import Journal, die
 from .frames import Frames
 from .ghost import Ghost
-from .invariants import applied_in_order, books, ending, explained, parked, report_seq_of, steps_meet
+from .invariants import applied_in_order, booked, books, ending, explained, parked, report_seq_of, steps_meet
 from .links import hang_up, let_in, turned_away
-from .moves import AGAIN, OF_AVERAGER, OF_PROCESS, tick, tick_all
+from .moves import OF_AVERAGER, at_process, tick, tick_all
 from .process import End, Process
 from .setup import Setup, greeting
 from .step import Step, Turn
@@ -134,8 +134,9 @@ class World:
     def possible(self, process: Process) -> list[str]:
         """The kinds of what can happen with one process."""
         found = process.possible(over=self.over, failing=bool(self.failed.get(process.number)))
-        found += together.possible(self, process)
-        if process.may_dial(self.now):
+        if process.uids or process.inside is not None:
+            found += together.possible(self, process)
+        if process.dials_at is not None and process.may_dial(self.now):
             found.append("dial")
         return found
 
@@ -168,9 +169,9 @@ class World:
 
     # --- making it happen ------------------------------------------------------------------------------------------
 
-    def do(self, action: Action, at: float | None = None) -> Step:
+    def do(self, action: Action, at: float | None = None, *, sure: bool = False) -> Step:
         """Make it happen, at second `at` or now. Raises `Violation` when an invariant breaks, `LocalProtocolError` for
-        an action that cannot happen now or a time that lies back."""
+        an action that cannot happen now or a time that lies back. `sure`: the caller has seen that it can happen."""
         if at is not None:
             if at < self.now:
                 raise LocalProtocolError(f"{action} at {at} lies before {self.now}; actions come in the order of time")
@@ -182,15 +183,14 @@ class World:
                 raise LocalProtocolError(f"{action}: there is no process {action.who} yet")
             process = self.processes[action.who]
             self.touch(process)
-        self._happen(action, process)
-        for other in self.processes:
-            if other.inside is not None:  # whether a call ends depends on all its members
-                self.touched[other.number] = None
+        self._happen(action, process, sure)
+        if self.config.is_collective:
+            together.touch_members(self)
         for number in self.touched:
             steps_meet(self.co, self.ghost, self.processes[number], bool(self.failed.get(number)))
         return Step(action, self.now, tuple(self._turns), self.moved)
 
-    def _happen(self, action: Action, process: Process | None) -> None:
+    def _happen(self, action: Action, process: Process | None, sure: bool) -> None:
         kind = action.kind
         if kind in FAULTS:
             FAULTS[kind](self, action)
@@ -198,14 +198,9 @@ class World:
             tick_all(self, moves=self._moves)
         elif kind == "tick":
             tick(self, action.who)
-        elif process is not None and kind in self.possible(process):
-            OF_PROCESS[kind](self, process)
-            more = AGAIN.get(kind)
-            for _ in range(action.amount - 1):
-                if more is None or not more(process) or self.over:
-                    break
-                OF_PROCESS[kind](self, process)
-        elif process is None and kind in self.of_averager():
+        elif process is not None and (sure or kind in self.possible(process)):
+            at_process(self, process, action)
+        elif process is None and (sure or kind in self.of_averager()):
             OF_AVERAGER[kind](self)
         else:
             raise LocalProtocolError(f"{action} cannot happen now")
@@ -241,16 +236,18 @@ class World:
         co = self.co
         self._co_seen = None
         before = None
-        if event.__class__ is ev.Received:
+        kind = event.__class__
+        if kind is ev.Received:
             before = report_seq_of(co, event.message)
             if event.message.__class__ is m.SyncAck:
                 self._acknowledged(event.message)
-        elif event.__class__ is ev.SendFailed and event.token[2] in co.peers[event.token[0]].tokens:
+        elif kind is ev.SendFailed and event.token[2] in co.peers[event.token[0]].tokens:
             self.reached("a plan was taken back")
-        if self.now + self.skew > co.late_after:
+        now = self.now + self.skew
+        if now > co.late_after:
             self.reached("the coordinator was away")
         try:
-            co.handle(event, self.now + self.skew)
+            co.handle(event, now)
         except Exception as error:
             raise Violation("I22", f"{type(event).__name__} made the coordinator raise {error!r}") from error
         if before is not None:
@@ -263,7 +260,9 @@ class World:
             self.perform(effects)
         if self.alive and (effects or self.setup.thorough):
             books(co)
-        if event.__class__ is ev.Tick and not self.over:
+        elif before is not None:
+            booked(co, event.message.rank)
+        if kind is ev.Tick and not self.over:
             explained(co)
 
     def _acknowledged(self, ack: m.SyncAck) -> None:
@@ -386,29 +385,32 @@ class World:
             worker.handle(event, self.now + process.skew)
         except Exception as error:
             raise Violation("I22", f"{type(event).__name__} made process {process.number} raise {error!r}") from error
-        parked(process, before, throttle, event)
+        if worker.phase is not before:
+            parked(process, before, throttle, event)
+            if worker.phase is WorkerPhase.JOINING:  # an observer has no steps, nor has a new life
+                self.ghost.drop(process.number)
+                process.orders = deque(order for order in process.orders if order.__class__ is not fx.TakeSnapshot)
         process.generation = worker.settings.generation
-        if worker.phase == WorkerPhase.JOINING != before:  # an observer has no steps, nor has a new life
-            self.ghost.drop(process.number)
-            process.orders = deque(order for order in process.orders if order.__class__ is not fx.TakeSnapshot)
-        if self.config.is_collective and worker.committed > committed:
+        if worker.committed > committed and self.config.is_collective:
             self.ghost.committed(process, worker.version)
         effects = worker.take_ready().effects
         self._turns.append(Turn(process.number, event, effects))
         for effect in effects:
-            if effect.__class__ is fx.Reporting:
+            kind = effect.__class__
+            if kind is fx.Reporting:
                 self._from_process(process, effect.report)
-            elif effect.__class__ is fx.Dial:
+            elif kind is fx.Dial:
                 hang_up(self, process, effect.after_s)
-            elif effect.__class__ is fx.Stop:
+            elif kind is fx.Stop:
                 process.ended = effect
-            elif effect.__class__ in together.AT_ONCE:
+            elif kind in together.AT_ONCE:
                 together.at_once(process, effect)
             else:
                 process.orders.append(effect)
         if process.ended is not None and process.alive:
             self.end(process)
-        self.settle(process)
+        if process.orders:
+            self.settle(process)
 
     def settle(self, process: Process) -> None:
         """The training process carries out the orders at hand, up to the first that takes time."""
@@ -422,10 +424,11 @@ class World:
             else:
                 process.obey(order)
 
-    def _from_process(self, process: Process, report: m.Report) -> None:
-        if isinstance(report, m.SnapshotReady):
+    def _from_process(self, process: Process, report: Any) -> None:
+        kind = report.__class__
+        if kind is m.SnapshotReady:
             process.said = (report.cycle, report.attempt)
-        elif isinstance(report, m.SyncAck) and report.report_seq == process.worker.report_seq and (
+        elif kind is m.SyncAck and report.report_seq == process.worker.report_seq and (
             not self.config.is_collective and process.said != (report.cycle, report.attempt)
         ):  # fmt: skip
             raise Violation("I16", f"process {process.number} acknowledges a cycle before its snapshot is ready")

@@ -82,6 +82,36 @@ def test_books_that_do_not_agree_are_noticed(damage: Callable[[World], None], na
         books(world.co)
 
 
+def _averages_wrongly(world: World) -> None:
+    world.ghost.base[0] += 1.0
+
+
+def _steps_unseen(world: World) -> None:
+    world.processes[1].worker.steps_since_avg += 1
+
+
+def _covers_too_much(world: World) -> None:
+    world.co.cycle.global_step += 1
+
+
+@pytest.mark.parametrize("damage", [
+    _forgets_a_batch, _counts_a_step_too_many, _loses_a_voter, _waits_for_nobody, _averages_wrongly, _steps_unseen,
+    _covers_too_much,
+])  # fmt: skip
+def test_quick_checks_find_what_thorough_ones_find(damage: Callable[[World], None]) -> None:
+    """Books that are compared only after what had an effect break by the same rule as those compared every time."""
+    found = []
+    for thorough in (True, False):
+        world = training(thorough=thorough)
+        damage(world)
+        with pytest.raises(Violation) as broken:
+            while world.enabled():
+                world.do(world.enabled()[0])
+        found.append(broken.value.name)
+
+    assert found[0] == found[1]
+
+
 def _emit(name: str, **facts: Any) -> fx.Emit:
     return fx.Emit(name, facts)
 
