@@ -40,7 +40,7 @@ from ..tables import TABLES, engine_for
 from .action import Action, act
 from .check_report import CheckReport, counterexample
 from .explore import Budget, Kind, Progress, Property, explore
-from .parts import CENTRAL, LOCAL, Parts, Row
+from .parts import Parts, Row
 from .setup import Setup
 from .violation import Violation
 
@@ -154,11 +154,11 @@ class Cohort:
     failures = (Violation,)
 
     def __init__(self, bounds: Bounds, *, reduce: bool = True, forget: bool = True) -> None:
-        self.parts = Parts(bounds.setup(), forget=forget)
         self.budgets = tuple(getattr(bounds, name) for name in AXES)
         self.ranks = bounds.ranks
         self.reduce = reduce
         self.axis = {kind: axis for axis, kinds in enumerate(AXES.values()) for kind in kinds}
+        self.parts = Parts(bounds.setup(), self.axis, forget=forget)
 
     @functools.cached_property
     def properties(self) -> Sequence[Property[State]]:
@@ -176,18 +176,18 @@ class Cohort:
 
     def actions(self, state: State) -> Sequence[Action]:
         """Moves, dullest first, then faults; see the module for what is left out."""
-        row, parts = self._row(state), self.parts
+        row, parts, axis = self._row(state), self.parts, self.axis
         moves: list[Action] = []
         faults: list[Action] = []
         for number in range(parts.count(row)):
-            kinds, strikes = parts.possible(row, number)
-            mine = [act(kind, number) for kind in kinds if kind in LOCAL]
-            allowed = [act(kind, number) for kind in strikes if kind in self.axis and state[self.axis[kind]]]
-            if mine and self.reduce and self._commutes(state, row, number):
-                return mine + [action for action in allowed if action.kind in OWN_FAULTS]
-            moves += mine + [act(kind, number) for kind in kinds if kind in CENTRAL]
+            offer = parts.offer(row, number)
+            allowed = [action for action in offer.faults if state[axis[action.kind]]]
+            if offer.own and self.reduce and self._commutes(state, row, number):
+                return [*offer.own, *(action for action in allowed if action.kind in OWN_FAULTS)]
+            moves += offer.own
+            moves += offer.central
             faults += allowed
-        moves += [act(kind) for kind in parts.of_averager(row)]
+        moves += parts.of_averager(row)
         if not moves and parts.is_due(row):
             if not state[HEAD - 1]:
                 return ()

@@ -15,7 +15,7 @@ import attrs
 
 from ..coordinator import Coordinator
 from ..worker import Worker, WorkerSettings
-from .fingerprint import Interned, combine
+from .fingerprint import Interned, combine, of_bytes, read, spelled, spread
 from .forget import no_returns, of_coordinator, of_item, of_worker
 from .frozen import frozen, thaw
 from .ghost import Ghost
@@ -23,13 +23,16 @@ from .process import Process
 from .setup import Setup
 from .world import World
 
-__all__ = ["LANES", "Drawers", "Row"]
+__all__ = ["LANES", "Drawers", "Person", "Row"]
 
 Row = tuple[int, ...]
-"""A state: the numbers of its parts, those of the world (`CLOCK` to `TRAINED`), then seven for each process."""
+"""A state: the numbers of the parts of the world (`CLOCK` to `TRAINED`), then one number for each process."""
 CLOCK, RUN, COORDINATOR, AVERAGER, SHARED, HISTORY, TRAINED = range(7)
+WORLD = 7
+"""Parts of the world in a row; the processes follow."""
+Person = tuple[int, int, int, int, int, int, int]
+"""The parts of a process (`SHELL` to `BULK_DOWN`): what its number in a row stands for."""
 SHELL, BODY, MINE, UP, DOWN, BULK_UP, BULK_DOWN = range(7)
-WIDTH = 7
 LANES = {"up": UP, "down": DOWN, "bulk_up": BULK_UP, "bulk_down": BULK_DOWN}
 
 
@@ -62,7 +65,8 @@ class Drawers:
         self.of_world = (self.clocks, self.runs, self.coordinators, self.averagers, self.shared, self.histories,
                          self.trained)  # fmt: skip
         self.of_process = (self.shells, self.bodies, self.mine, self.lanes, self.lanes, self.lanes, self.lanes)
-        self.loaded = -1  # which coordinator is in the world, as long as it stays what it is
+        self.people = Interned()
+        self._moods: dict[int, tuple[bool, frozenset[int]]] = {}
         self.seen_by: list[Any] = []
         self.known_to: list[Any] = []
         self._settings: dict[tuple[int, int], WorkerSettings] = {}
@@ -72,22 +76,28 @@ class Drawers:
 
     def fingerprint(self, row: Row, beside: Row = ()) -> int:
         """By the content of all parts, and the numbers beside them, so the same in every process and search."""
-        of_world = [drawer.fingerprints[part] for drawer, part in zip(self.of_world, row, strict=False)]
-        rest = row[WIDTH:]
-        of_processes = [self.of_process[place % WIDTH].fingerprints[part] for place, part in enumerate(rest)]
-        return combine([*beside, *of_world, *of_processes])
+        prints = [drawer.fingerprints[part] for drawer, part in zip(self.of_world, row, strict=False)]
+        of_people = self.people.fingerprints
+        prints += [of_people[person] for person in row[WORLD:]]
+        return spread((*beside, *prints))
 
     def count(self, row: Row) -> int:
         """Processes of a state, those that are gone included."""
-        return len(row) // WIDTH - 1
+        return len(row) - WORLD
 
-    def part(self, row: Row, number: int, place: int) -> int:
-        """One part of a process."""
-        return row[(number + 1) * WIDTH + place]
+    def person(self, row: Row, number: int) -> Person:
+        """The parts of a process."""
+        found: Person = self.people.things[row[WORLD + number]]
+        return found
+
+    def person_as(self, parts: Person) -> int:
+        """The number of a process with these parts."""
+        prints = [drawer.fingerprints[part] for drawer, part in zip(self.of_process, parts, strict=True)]
+        return self.people.number_as(combine(prints), parts)
 
     def thing(self, row: Row, number: int, place: int) -> Any:
-        """The same, as what it stands for."""
-        return self.of_process[place].things[self.part(row, number, place)]
+        """One part of a process, as what it stands for."""
+        return self.of_process[place].things[self.people.things[row[WORLD + number]][place]]
 
     def run(self, row: Row) -> Any:
         """(alive, finish, knocks, failed, seats) of the world."""
@@ -100,54 +110,71 @@ class Drawers:
 
     def over(self, row: Row) -> bool:
         """The run has ended, well or not."""
-        alive, finish, *_ = self.run(row)
-        return finish is not None or not alive
+        return self.mood(row)[0]
+
+    def mood(self, row: Row) -> tuple[bool, frozenset[int]]:
+        """Whether the run has ended, and the processes of which the coordinator has yet to hear that a message to them
+        could not be sent."""
+        found = self._moods.get(row[RUN])
+        if found is None:
+            alive, finish, _, failed, _ = self.run(row)
+            found = self._moods[row[RUN]] = (finish is not None or not alive, frozenset(who for who, _ in failed))
+        return found
 
     # --- taking apart ------------------------------------------------------------------------------------------------
 
     def row(self) -> Row:
         """The state of the world as it is."""
-        processes: list[int] = []
-        for process in self.world.processes:
-            processes += self._of_process(process)
-        return (*self._of_world(), *processes)
-
-    def _of_world(self) -> Row:
         world, ghost = self.world, self.world.ghost
-        failed = tuple((number, tuple(tokens)) for number, tokens in sorted(world.failed.items()) if tokens)
-        seats = tuple((rank, process.number) for rank, process in sorted(world.seats.items()))
         return (
             self.clocks.number((world.now, world.skew)),
-            self.runs.number((world.alive, world.finish, world.knocks, failed, seats)),
-            self._coordinator(),
+            self._run(),
+            self.coordinator_as(world.co),
             self.averagers.number(world.averager.snapshot()),
-            self.shared.number(frozen(ghost, NOT_SHARED)),
+            self._shared(),
             self.histories.number(frozen(ghost, NOT_HISTORY)),
             self._trained_as(ghost.trained),
+            *map(self._of_process, world.processes),
         )
+
+    def _run(self) -> int:
+        world = self.world
+        failed = tuple((number, tuple(tokens)) for number, tokens in sorted(world.failed.items()) if tokens)
+        seats = tuple((rank, process.number) for rank, process in sorted(world.seats.items()))
+        return self.runs.number((world.alive, world.finish, world.knocks, failed, seats))
+
+    def _shared(self) -> int:
+        if self.forget:
+            self.world.ghost.calm = True  # of one batch of effects, and said anew before each
+        return self.shared.number(frozen(self.world.ghost, NOT_SHARED))
 
     def _trained_as(self, trained: dict[Any, int]) -> int:
         counts = sorted(trained.items())
         return self.trained.number(tuple((pick, 1 if self.forget else count) for pick, count in counts))
 
-    def _coordinator(self) -> int:
-        co = self.world.co
+    def unsent(self) -> frozenset[tuple[int, int, int]]:
+        """The tokens of messages of whose failure the coordinator has yet to hear."""
+        return frozenset(token for tokens in self.world.failed.values() for token, _ in tokens)
+
+    def coordinator_as(self, co: Coordinator) -> int:
+        """The number of the state of a coordinator of this world, in which nothing is left that need not be."""
         if self.forget:
-            of_coordinator(co, {token for tokens in self.world.failed.values() for token, _ in tokens})
-        self.loaded = self.coordinators.number(co.snapshot())
-        if self.loaded == len(self.seen_by):
+            of_coordinator(co, self.unsent())
+        spelling = spelled(co.snapshot())
+        number = self.coordinators.number_as(of_bytes(spelling), spelling)
+        if number == len(self.seen_by):
             self.seen_by.append(SimpleNamespace(peers={
                 rank: SimpleNamespace(alive=p.alive, phase=p.phase, attached=p.attached, incarnation=p.incarnation,
                                       steps=p.steps)
                 for rank, p in co.peers.items()
             }))  # fmt: skip
-        return self.loaded
+        return number
 
-    def _of_process(self, process: Process) -> Row:
-        lanes = [self._lane(map(self._item, getattr(process, name))) for name in LANES]
-        return (*self._person(process), *lanes)
+    def _of_process(self, process: Process) -> int:
+        up, down, bulk_up, bulk_down = (self._lane(map(self._item, getattr(process, name))) for name in LANES)
+        return self.person_as((*self._inside(process), up, down, bulk_up, bulk_down))
 
-    def _person(self, process: Process) -> tuple[int, int, int]:
+    def _inside(self, process: Process) -> tuple[int, int, int]:
         if self.forget and not process.alive:
             return self._of_the_gone(process)
         body = self._body(process)
@@ -194,7 +221,7 @@ class Drawers:
         for process in self.world.processes:
             number = process.number
             self._put_person(process, row)
-            self._put_mine(number, self.part(row, number, MINE))
+            self._put_mine(number, self.person(row, number)[MINE])
             for name, place in LANES.items():
                 lane = self.thing(row, number, place)
                 setattr(process, name, deque(self.items.things[item] for item in lane))
@@ -202,24 +229,30 @@ class Drawers:
 
     def _put_surface(self, row: Row) -> None:
         """All that says what can happen, but for the machines and the ghost."""
+        self._put_frame(row)
+        self.world.averager.load(self.averagers.things[row[AVERAGER]])
+
+    def _put_frame(self, row: Row) -> None:
+        """Time, and who is there."""
         world = self.world
         world.now, world.skew = self.clocks.things[row[CLOCK]]
         world.alive, world.finish, world.knocks, failed, seats = self.run(row)
         world.failed = {number: deque(tokens) for number, tokens in failed}
-        world.averager.load(self.averagers.things[row[AVERAGER]])
         self._fit(row)
         world.seats = {rank: world.processes[number] for rank, number in seats}
 
     def _put_world(self, row: Row) -> None:
-        world, ghost = self.world, self.world.ghost
+        ghost = self.world.ghost
         self._put_surface(row)
-        if self.loaded != row[COORDINATOR]:
-            kept = self.coordinators.things[row[COORDINATOR]]
-            world.co = Coordinator.restore(world.config, kept, engine=world.setup.engine)
-            self.loaded = row[COORDINATOR]
+        self.world.co = self.restored(row[COORDINATOR])
         thaw(ghost, self.shared.things[row[SHARED]], NOT_SHARED)
         ghost.trained = dict(self.trained.things[row[TRAINED]])
         self._put_history(row[HISTORY])
+
+    def restored(self, coordinator: int) -> Coordinator:
+        """A coordinator in that state."""
+        world, kept = self.world, read(self.coordinators.things[coordinator])
+        return Coordinator.restore(world.config, kept, engine=world.setup.engine)
 
     def _put_history(self, history: int) -> None:
         ghost = self.world.ghost

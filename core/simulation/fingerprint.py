@@ -2,9 +2,9 @@
 
 Python's own `hash` is none of that. It salts text and bytes with the hash seed, and it takes 1, 1.0 and True for one
 another, so that two states which differ in nothing else would count as one, and the second would never be explored. A
-fingerprint is BLAKE2b over a canonical spelling: `repr` of nested tuples of None, truth values, numbers, text and bytes
-tells all of these apart, floats to the last bit. Nothing else may be in it: a mapping or a set has no canonical order,
-an object no canonical spelling.
+fingerprint is BLAKE2b over a canonical spelling: that of `marshal` tells nested tuples of None, truth values, numbers,
+text and bytes apart, floats to the last bit, and so does `repr`, several times slower, where a message or an effect is
+among them. Nothing else may be in it: a mapping or a set has no canonical order, an object no canonical spelling.
 
 Two different states with the same fingerprint are taken for one. Among n states that happens with odds of about
 n**2 / 2**65: 1 in 370,000 at ten million of them.
@@ -13,24 +13,55 @@ n**2 / 2**65: 1 in 370,000 at ten million of them.
 from __future__ import annotations
 
 import hashlib
+import marshal
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import mul
 from typing import Any
 
-__all__ = ["Interned", "combine", "fingerprint"]
+__all__ = ["Interned", "combine", "fingerprint", "of_bytes", "read", "spelled", "spread"]
 
 FINGERPRINT_BYTES = 8
+SPELLING = 2
+"""The last format of `marshal` that writes the same for equal values: later ones say where an object occurs twice."""
+MASK = (1 << 8 * FINGERPRINT_BYTES) - 1
 
 
 def fingerprint(thing: Any) -> int:
     """The fingerprint of nested tuples of None, truth values, numbers, text and bytes."""
-    return int.from_bytes(hashlib.blake2b(repr(thing).encode(), digest_size=FINGERPRINT_BYTES).digest(), "little")
+    try:
+        return of_bytes(spelled(thing))
+    except ValueError:  # holds a record of ours
+        return of_bytes(repr(thing).encode())
+
+
+def spelled(thing: Any) -> bytes:
+    """The same as bytes, from which `read` makes it again. `ValueError` if there is anything else in it."""
+    return marshal.dumps(thing, SPELLING)
+
+
+read = marshal.loads
+
+
+def of_bytes(spelling: bytes) -> int:
+    """The fingerprint of what is spelled so."""
+    return int.from_bytes(hashlib.blake2b(spelling, digest_size=FINGERPRINT_BYTES).digest(), "little")
+
+
+PLACES = tuple(fingerprint(place) | 1 for place in range(64))
+"""An odd number for each place of a sequence."""
 
 
 def combine(fingerprints: Iterable[int]) -> int:
     """The fingerprint of a sequence whose parts have these fingerprints, in this order."""
-    parts = array("Q", fingerprints)
-    return int.from_bytes(hashlib.blake2b(parts.tobytes(), digest_size=FINGERPRINT_BYTES).digest(), "little")
+    return of_bytes(array("Q", fingerprints).tobytes())
+
+
+def spread(fingerprints: Sequence[int]) -> int:
+    """The same for a short sequence (`PLACES`), much faster: their sum, each times the odd number of its place. As
+    fingerprints are as good as random, two sequences that differ have one sum with odds of about 2**-64 too."""
+    total: int = sum(map(mul, fingerprints, PLACES))
+    return total & MASK
 
 
 class Interned:

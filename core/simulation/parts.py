@@ -1,14 +1,20 @@
 """A `World` in parts: what each action reads and writes, so that what was worked out once is never worked out again.
 
 A breadth-first search meets the same worker in the same state with the same message millions of times, each time beside
-another coordinator. So a state of the search is a row of numbers, one for each part of the world, and the outcome of an
-action is remembered by the parts that it reads:
+another coordinator. So a state of the search is a row of numbers, one for each part of the world and one for each
+process, and the outcome of an action is remembered by the parts that it reads:
 
     LOCAL    a process serves a message, carries out an order, takes a step: it reads the process, the oldest entry of
              the lane it serves, and what the ghost knows of this process and of past consensuses
-    CENTRAL  the coordinator or the averager gets something: it reads both and the ghost, and of the processes only who
-             is there and linked
+    CENTRAL  the coordinator or the averager gets something: it reads the ghost, and of the processes only who is there
+             and linked; the coordinator, the averager and what was trained (`LATER`) it reads perhaps, and then all of
+             them or some: a report may concern the coordinator alone, a part of a contribution the averager alone
     the rest, such as time that passes: nothing is remembered
+
+What is read perhaps is put into the world when it is asked for, never before, and that is noted. Which of these parts
+an action reads first depends on nothing but what it reads always, which it reads next on nothing but these and the
+first, and so on. So the memory is a tree: at each knot it says which part is to be looked at next, and at each leaf it
+has an outcome (`_recall`).
 
 Lanes are queues, so all that an outcome does to one is: take the oldest off, add behind. A marker behind the oldest
 entry tells whether the rest was kept or cleared. That an action reads no more than this is a claim about `World`; the
@@ -18,12 +24,11 @@ tests compare it with the entire world over all states of small configurations (
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from ..values import value
-from .action import Action
+from .action import Action, act
 from .drawers import (
     AVERAGER,
     BODY,
@@ -35,23 +40,29 @@ from .drawers import (
     HISTORY,
     LANES,
     MINE,
+    NOT_HISTORY,
+    NOT_SHARED,
     NOT_SHELL,
     RUN,
+    SHARED,
     SHELL,
     SHELL_NAMES,
     TRAINED,
     UP,
-    WIDTH,
+    WORLD,
     Drawers,
+    Person,
     Row,
 )
-from .frozen import frozen
+from .frozen import frozen, thaw
 from .invariants import steps_meet
+from .outcomes import MARKER, SAME, CentralOutcome, Change, LaneChange, Later, LocalOutcome, Offer, Trained
 from .process import Process
+from .recall import Recalled
 from .setup import Setup
 from .violation import Violation
 
-__all__ = ["CENTRAL", "LOCAL", "Parts", "Row"]
+__all__ = ["CENTRAL", "LOCAL", "Offer", "Parts", "Row"]
 
 LOCAL: dict[str, tuple[str | None, bool]] = {
     "control": ("down", True), "drain": (None, True), "order": (None, True), "step": (None, True),
@@ -66,81 +77,60 @@ CENTRAL: dict[str, tuple[str | None, bool]] = {
 """Actions at the coordinator and the averager, likewise."""
 
 
-MARKER = object()
-"""Stands in a lane for whatever is behind the oldest entry."""
-
-
-@value
-class LaneChange:
-    """What an outcome does to a lane: `kept` is the rest behind the entry that was read, `before` and `after` are what
-    stands around it now."""
-
-    kept: bool
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-
-
-SAME = LaneChange(True, (), ())
-
-
-@value
-class LocalOutcome:
-    """New parts of one process, the batches it has trained, and its lanes, in the order of `LANES`."""
-
-    parts: tuple[int, int, int]
-    trained: tuple[Any, ...]
-    lanes: tuple[LaneChange, ...]
-
-
-@value
-class CentralOutcome:
-    """New parts of the world, shell and lanes of each process, and all parts of processes that came."""
-
-    parts: Row
-    processes: tuple[tuple[int, tuple[LaneChange, ...]], ...]
-    newcomers: Row
-
-
 class Parts(Drawers):
-    """What can happen, and what it leads to. `worked` counts the outcomes that were worked out."""
+    """What can happen, and what it leads to. `strikes` are the kinds of faults that are offered. `worked` counts the
+    outcomes that were worked out."""
 
-    def __init__(self, setup: Setup, *, forget: bool = True) -> None:
+    def __init__(self, setup: Setup, strikes: Collection[str], *, forget: bool = True) -> None:
         super().__init__(setup, forget=forget)
+        self.strikes = strikes
         self.worked = 0
+        self.recalled = Recalled(self)
+        self._recalled: Any = self.recalled
+        self._moved: dict[Any, tuple[int, tuple[Any, ...]] | Violation] = {}
         self._local: dict[Any, LocalOutcome | Violation] = {}
-        self._central: dict[Any, CentralOutcome | Violation] = {}
+        self._central: dict[Any, CentralOutcome | Violation | int] = {}
+        self._changes: list[Change] = []
+        self._change_numbers: dict[Change, int] = {}
+        self._changed: dict[tuple[int, int], int] = {}
         self._added: dict[tuple[int, tuple[Any, ...]], int] = {}
-        self._changed: dict[Any, int] = {}
-        self._possible: dict[Any, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._of_averager: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._lane_changed: dict[Any, int] = {}
+        self._offers: dict[tuple[int, bool, bool], Offer] = {}
+        self._of_averager: dict[tuple[int, int], tuple[Action, ...]] = {}
+        self._vacant: dict[int, list[int]] = {}
+        self._standings: dict[int, tuple[bool, bool, bool, int, int]] = {}
         self._awaited: dict[tuple[int, int, int], bool] = {}
-        self._met: set[tuple[int, int, int, bool]] = set()
+        self._met: set[tuple[int, int, bool]] = set()
 
     # --- what can happen ---------------------------------------------------------------------------------------------
 
-    def possible(self, row: Row, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The kinds of what can happen with a process, and of the faults that can strike it."""
-        failing = any(number == who for who, _ in self.run(row)[3])
-        heads = [self.thing(row, number, place)[:1] for place in LANES.values()]
-        key = (number, self.over(row), failing, self.part(row, number, SHELL), self.part(row, number, BODY), *heads)
-        found = self._possible.get(key)
+    def offer(self, row: Row, number: int) -> Offer:
+        """What can happen with a process."""
+        over, failing = self.mood(row)
+        key = (row[WORLD + number], over, number in failing)
+        found = self._offers.get(key)
         if found is None:
             self._put_surface(row)
             process = self.world.processes[number]
             self._put_person(process, row)
-            for name, head in zip(LANES, heads, strict=True):
-                setattr(process, name, deque(self.items.things[item] for item in head))
-            faults = [action.kind for action in self.world.faults() if action.who == number and action.kind != "join"]
-            found = self._possible[key] = (tuple(self.world.possible(process)), tuple(faults))
+            for name, place in LANES.items():
+                setattr(process, name, deque(self.items.things[item] for item in self.thing(row, number, place)))
+            kinds = self.world.possible(process)
+            faults = (action for action in self.world.faults() if action.who == number)
+            found = self._offers[key] = Offer(
+                own=tuple(act(kind, number) for kind in kinds if kind in LOCAL),
+                central=tuple(act(kind, number) for kind in kinds if kind in CENTRAL),
+                faults=tuple(action for action in faults if action.kind in self.strikes and action.kind != "join"),
+            )
         return found
 
-    def of_averager(self, row: Row) -> tuple[str, ...]:
-        """The kinds of what can happen at the averager."""
+    def of_averager(self, row: Row) -> tuple[Action, ...]:
+        """What can happen at the averager."""
         key = (row[RUN], row[AVERAGER])
         found = self._of_averager.get(key)
         if found is None:
             self._put_surface(row)
-            found = self._of_averager[key] = tuple(self.world.of_averager())
+            found = self._of_averager[key] = tuple(act(kind) for kind in self.world.of_averager())
         return found
 
     def is_due(self, row: Row) -> bool:
@@ -149,7 +139,11 @@ class Parts(Drawers):
 
     def vacant(self, row: Row) -> list[int]:
         """The seats whose rank is gone, as the coordinator knows it."""
-        return [rank for rank, peer in sorted(self.seen_by[row[COORDINATOR]].peers.items()) if not peer.alive]
+        found = self._vacant.get(row[COORDINATOR])
+        if found is None:
+            peers = self.seen_by[row[COORDINATOR]].peers
+            found = self._vacant[row[COORDINATOR]] = [rank for rank, peer in sorted(peers.items()) if not peer.alive]
+        return found
 
     def has_spoken(self, row: Row, number: int) -> bool:
         """Reports of a process are under way."""
@@ -158,18 +152,27 @@ class Parts(Drawers):
     def is_cut_off(self, row: Row, number: int) -> bool:
         """Whether nothing will ever be sent to a process again: nobody is there any more to send it, or its link is
         closed and none comes back. What it says goes behind what it has said, or nowhere."""
-        return self.over(row) or (self.no_returns and not self._shell(row, number)["linked"])
+        return self.over(row) or (self.no_returns and not self._standing(row, number)[0])
 
     def is_left_alone(self, row: Row, number: int) -> bool:
         """Whether a process is healthy, has a message to serve, and is sent no result before it has done something: so
         that whatever it can be given next is in its lanes already."""
-        shell = self._shell(row, number)
-        healthy = shell["alive"] and shell["linked"] and not (shell["tampered"] or shell["deafened"])
-        if not healthy or not self.thing(row, number, DOWN):
-            return False
-        if self.thing(row, number, BULK_DOWN):
-            return True
-        return not self.thing(row, number, BULK_UP) and not self._is_awaited(row, shell["rank"], shell["incarnation"])
+        _, served, answered, rank, incarnation = self._standing(row, number)
+        return served and (answered or not self._is_awaited(row, rank, incarnation))
+
+    def _standing(self, row: Row, number: int) -> tuple[bool, bool, bool, int, int]:
+        """Whether a process is linked; is healthy, has a message to serve, and either has a result, which is the other
+        answer, or has asked for none; its rank and incarnation."""
+        found = self._standings.get(row[WORLD + number])
+        if found is None:
+            shell = self._shell(row, number)
+            healthy = shell["alive"] and shell["linked"] and not (shell["tampered"] or shell["deafened"])
+            answered = bool(self.thing(row, number, BULK_DOWN))
+            asks = bool(self.thing(row, number, BULK_UP))
+            served = healthy and bool(self.thing(row, number, DOWN)) and (answered or not asks)
+            found = (shell["linked"], served, answered, shell["rank"], shell["incarnation"])
+            self._standings[row[WORLD + number]] = found
+        return found
 
     def _is_awaited(self, row: Row, rank: int, incarnation: int) -> bool:
         """Whether the averager owes a rank a result of the round in hand."""
@@ -198,25 +201,36 @@ class Parts(Drawers):
     def whole(self, row: Row, action: Action) -> Row:
         """The same without memory, on the whole world."""
         self.build(row)
-        self.loaded = -1
         self.world.do(action)
         return self.row()
 
     def _do_local(self, row: Row, action: Action) -> Row:
-        number, start = action.who, (action.who + 1) * WIDTH
-        head = self._head(row, action, LOCAL)
-        key = (action, row[CLOCK], row[HISTORY], head, row[start], row[start + 1], row[start + 2])
+        place = WORLD + action.who
+        key = (action.kind, row[place], row[CLOCK], row[HISTORY])
+        outcome = self._moved.get(key)
+        if outcome is None:
+            outcome = self._moved[key] = self._move(row, action)
+        if isinstance(outcome, Violation):
+            raise outcome
+        person, picks = outcome
+        after = list(row)
+        after[place] = person
+        if picks:
+            after[TRAINED] = self._add(row[TRAINED], picks)
+        return tuple(after)
+
+    def _move(self, row: Row, action: Action) -> tuple[int, tuple[Any, ...]] | Violation:
+        """What an action makes of its process, and what that has trained: found without regard to what lies behind the
+        oldest entry of its lanes."""
+        person, head = self.person(row, action.who), self._head(row, action, LOCAL)
+        key = (action, row[CLOCK], row[HISTORY], head, *person[:UP])
         outcome = self._local.get(key)
         if outcome is None:
             outcome = self._local[key] = self._work_out_locally(row, action, head)
         if isinstance(outcome, Violation):
-            raise outcome
-        after = list(row)
-        after[start : start + 3] = outcome.parts
-        if outcome.trained:
-            after[TRAINED] = self._add(row[TRAINED], outcome.trained)
-        self._change_lanes(after, number, outcome.lanes, LOCAL[action.kind])
-        return tuple(after)
+            return outcome
+        lanes = self._change_lanes(person, outcome.lanes, LOCAL[action.kind][0])
+        return self.person_as((*outcome.parts, *lanes)), outcome.trained
 
     def _work_out_locally(self, row: Row, action: Action, head: int) -> LocalOutcome | Violation:
         self.worked += 1
@@ -227,7 +241,7 @@ class Parts(Drawers):
         process = world.processes[action.who]
         self._put_person(process, row)
         self._put_history(row[HISTORY])
-        self._put_mine(action.who, self.part(row, action.who, MINE))
+        self._put_mine(action.who, self.person(row, action.who)[MINE])
         world.ghost.trained = {}
         self._mark_lanes([process], action, LOCAL, head)
         try:
@@ -235,48 +249,129 @@ class Parts(Drawers):
         except Violation as violation:
             return violation
         picks = tuple(world.ghost.trained)
-        return LocalOutcome(self._person(process), picks, self._read_lanes(process))
+        return LocalOutcome(self._inside(process), picks, self._read_lanes(process))
 
     def _do_central(self, row: Row, action: Action) -> Row:
-        head = self._head(row, action, CENTRAL)
-        shells = row[WIDTH::WIDTH]
-        copies = row[WIDTH + MINE :: WIDTH] if action.kind == "reduce" else ()
-        key = (action, head, row[:WIDTH], shells, copies)
-        outcome = self._central.get(key)
+        root = self._root(row, action)
+        outcome = self._recall(row, root)
         if outcome is None:
-            outcome = self._central[key] = self._work_out_centrally(row, action, head)
+            outcome = self._work_out_centrally(row, action, root)
         if isinstance(outcome, Violation):
             raise outcome
-        after = [*outcome.parts, *row[WIDTH:]]
-        for number, (shell, lanes) in enumerate(outcome.processes):
-            after[(number + 1) * WIDTH + SHELL] = shell
-            read = CENTRAL[action.kind] if number == action.who and action.kind != "join" else (None, True)
-            self._change_lanes(after, number, lanes, read)
+        after = list(row)
+        for place, part in outcome.parts:
+            after[place] = part
+        for place, change in outcome.processes:
+            person = self._changed.get((row[place], change))
+            if person is None:
+                person = self._changed[row[place], change] = self._change(row[place], self._changes[change])
+            after[place] = person
         return (*after, *outcome.newcomers)
 
-    def _work_out_centrally(self, row: Row, action: Action, head: int) -> CentralOutcome | Violation:
+    def _root(self, row: Row, action: Action) -> Any:
+        """What an action at the coordinator or the averager reads in any case."""
+        people, head = self.people.things, self._head(row, action, CENTRAL)
+        shells = tuple([people[person][SHELL] for person in row[WORLD:]])
+        copies = tuple([people[person][MINE] for person in row[WORLD:]]) if action.kind == "reduce" else ()
+        return (action.kind, action.who, head, row[CLOCK], row[RUN], row[SHARED], row[HISTORY], shells, copies)
+
+    def _recall(self, row: Row, knot: Any) -> CentralOutcome | Violation | None:
+        """The outcome, if it is known for the parts of this row that it depends on."""
+        found = self._central.get(knot)
+        while found.__class__ is int:
+            knot = (knot, row[found])
+            found = self._central.get(knot)
+        return found  # type: ignore[return-value]
+
+    def _work_out_centrally(self, row: Row, action: Action, knot: Any) -> CentralOutcome | Violation:
         self.worked += 1
-        self._put_world(row)
-        world, count = self.world, self.count(row)
+        read: dict[int, None] = {}
+        try:
+            outcome: CentralOutcome | Violation = self._perform_centrally(row, action, read)
+        except Violation as violation:
+            outcome = violation
+        for place in read:
+            self._central[knot] = place
+            knot = (knot, row[place])
+        self._central[knot] = outcome
+        return outcome
+
+    def _perform_centrally(self, row: Row, action: Action, read: dict[int, None]) -> CentralOutcome:
+        """Do it in a world in which the parts that it may not ask for are put in later; `read` notes them."""
+        world, count, head = self.world, self.count(row), self._head(row, action, CENTRAL)
+        self._put_frame(row)
+        thaw(world.ghost, self.shared.things[row[SHARED]], NOT_SHARED)
+        self._put_history(row[HISTORY])
         if action.kind == "reduce":
             for number in range(count):
-                self._put_mine(number, self.part(row, number, MINE))
+                self._put_mine(number, self.person(row, number)[MINE])
         self._mark_lanes(world.processes, action, CENTRAL, head)
         for process in world.processes:  # an order in hand: what is in it is not known here (I46)
             process.orders = deque([MARKER])
             world.ghost.unmerged.setdefault(process.number, ())
-        self.loaded = -1
+        known = world.co, world.averager
+        self._put_later(row, read)
         try:
             world.do(action)
-        except Violation as violation:
-            return violation
-        parts = self._of_world()
-        processes = tuple((self.shells.number(frozen(process, NOT_SHELL)), self._read_lanes(process))
-                          for process in world.processes[:count])  # fmt: skip
-        newcomers: list[int] = []
-        for process in world.processes[count:]:
-            newcomers += self._of_process(process)
-        return CentralOutcome(parts, processes, tuple(newcomers))
+            return self._central_outcome(row, action, read)
+        finally:
+            world.co, world.averager, world.ghost.trained = *known, {}
+
+    def _put_later(self, row: Row, read: dict[int, None]) -> None:
+        """The coordinator, the averager and what was trained: each of them when it is asked for."""
+        world, averager = self.world, self.world.averager
+
+        def put_coordinator() -> Any:
+            if COORDINATOR not in read:
+                read[COORDINATOR] = None
+                self.recalled.begin(row[COORDINATOR])
+                world.co = self._recalled
+            return world.co
+
+        def put_averager() -> Any:
+            if AVERAGER not in read:
+                read[AVERAGER] = None
+                averager.load(self.averagers.things[row[AVERAGER]])
+                world.averager = averager
+            return averager
+
+        coordinator: Any = Later(put_coordinator)
+        later: Any = Later(put_averager)
+        world.co, world.averager = coordinator, later
+        world.ghost.trained = Trained(self.trained.things[row[TRAINED]])
+        world.ghost.trained.asked = lambda: read.setdefault(TRAINED)
+
+    def _central_outcome(self, row: Row, action: Action, read: dict[int, None]) -> CentralOutcome:
+        world, count = self.world, self.count(row)
+        parts = {RUN: self._run(), SHARED: self._shared(),
+                 HISTORY: self.histories.number(frozen(world.ghost, NOT_HISTORY))}  # fmt: skip
+        if COORDINATOR in read:
+            parts[COORDINATOR] = self.recalled.end()
+        if AVERAGER in read:
+            parts[AVERAGER] = self.averagers.number(world.averager.snapshot())
+        changes = []
+        for number, process in enumerate(world.processes[:count]):
+            reads = CENTRAL[action.kind][0] if number == action.who and action.kind != "join" else None
+            change = Change(self.shells.number(frozen(process, NOT_SHELL)), self._read_lanes(process), reads)
+            same = change.lanes == (SAME,) * len(LANES) and reads is None
+            if not same or change.shell != self.person(row, number)[SHELL]:
+                changes.append((WORLD + number, self._change_number(change)))
+        return CentralOutcome(
+            tuple((place, part) for place, part in parts.items() if part != row[place]), tuple(changes),
+            tuple(map(self._of_process, world.processes[count:])),
+        )  # fmt: skip
+
+    def _change_number(self, change: Change) -> int:
+        if change not in self._change_numbers:
+            self._change_numbers[change] = len(self._changes)
+            self._changes.append(change)
+        return self._change_numbers[change]
+
+    def _change(self, person: int, change: Change) -> int:
+        """The process after a change."""
+        parts: Person = self.people.things[person]
+        lanes = self._change_lanes(parts, change.lanes, change.read)
+        return self.person_as((change.shell, parts[BODY], parts[MINE], *lanes))
 
     # --- lanes -------------------------------------------------------------------------------------------------------
 
@@ -296,24 +391,28 @@ class Parts(Drawers):
         return tuple(self._read_lane(list(getattr(process, name))) for name in LANES)
 
     def _read_lane(self, lane: list[Any]) -> LaneChange:
-        if lane == [MARKER]:
+        if len(lane) == 1 and lane[0] is MARKER:
             return SAME
         place = next((index for index, item in enumerate(lane) if item is MARKER), -1)
         before, after = (lane[:place], lane[place + 1 :]) if place >= 0 else ([], lane)
         return LaneChange(place >= 0, tuple(map(self._item, before)), tuple(map(self._item, after)))
 
-    def _change_lanes(self, after: list[int], number: int, changes: tuple[LaneChange, ...],
-                      read: tuple[str | None, bool]) -> None:  # fmt: skip
-        start = (number + 1) * WIDTH
+    def _change_lanes(self, person: Person, changes: tuple[LaneChange, ...],
+                      read: str | None) -> tuple[int, int, int, int]:  # fmt: skip
+        """The lanes of a process after an outcome that has read the oldest entry of one of them."""
+        lanes = []
         for (name, place), change in zip(LANES.items(), changes, strict=True):
-            heads = 1 if name == read[0] else 0
-            if heads or change is not SAME:
-                key = (after[start + place], heads, change)
-                changed = self._changed.get(key)
+            lane, heads = person[place], 1 if name == read else 0
+            if heads or change != SAME:
+                key = (lane, heads, change)
+                changed = self._lane_changed.get(key)
                 if changed is None:
-                    rest = self.lanes.things[after[start + place]][heads:] if change.kept else ()
-                    changed = self._changed[key] = self._lane((*change.before, *rest, *change.after))
-                after[start + place] = changed
+                    rest = self.lanes.things[lane][heads:] if change.kept else ()
+                    changed = self._lane_changed[key] = self._lane((*change.before, *rest, *change.after))
+                lane = changed
+            lanes.append(lane)
+        up, down, bulk_up, bulk_down = lanes
+        return up, down, bulk_up, bulk_down
 
     def _add(self, trained: int, picks: tuple[Any, ...]) -> int:
         found = self._added.get((trained, picks))
@@ -329,16 +428,14 @@ class Parts(Drawers):
     def _check_steps(self, row: Row) -> None:
         """I45 of every process whose lanes are empty; the numbers it compares are of two parts. I46 is of one, and was
         asked when that was made."""
-        failing = {number for number, _ in self.run(row)[3]}
-        for number in range(self.count(row)):
-            if self.thing(row, number, UP) or self.thing(row, number, DOWN):
-                continue
-            shell, body = self.part(row, number, SHELL), self.part(row, number, BODY)
-            key = (row[COORDINATOR], shell, body, number in failing)
+        failing = self.mood(row)[1]
+        for number, person in enumerate(row[WORLD:]):
+            key = (row[COORDINATOR], person, number in failing)
             if key not in self._met:
-                ghost: Any = SimpleNamespace(unmerged={number: ()})
-                process: Any = SimpleNamespace(**self._shell(row, number), number=number, up=(), down=(),
-                                               orders=(MARKER,), worker=self.known_to[body])  # fmt: skip
-                steps_meet(self.seen_by[row[COORDINATOR]], ghost, process, number in failing)
+                _, body, _, up, down, *_ = self.person(row, number)
+                if not (self.lanes.things[up] or self.lanes.things[down]):
+                    ghost: Any = SimpleNamespace(unmerged={number: ()})
+                    process: Any = SimpleNamespace(**self._shell(row, number), number=number, up=(), down=(),
+                                                   orders=(MARKER,), worker=self.known_to[body])  # fmt: skip
+                    steps_meet(self.seen_by[row[COORDINATOR]], ghost, process, number in failing)
                 self._met.add(key)
-

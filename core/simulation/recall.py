@@ -1,0 +1,119 @@
+"""A coordinator that remembers: what an event leads to is worked out once for each state of the coordinator.
+
+`Recalled` stands in a world where the coordinator stands. It is the number of a state (`Drawers.coordinators`), and the
+production machine is asked only about events that it was never given in that state: `Coordinator.handle` is pure, so
+the same event in the same state at the same second always leads to the same effects and the same state after it. Who
+reads its fields reads those of a machine that is in this state, or in one that differs from it in nothing but notes
+that nobody decides by (`forget.py`); to write them nobody may.
+
+A state after an event is taken down when the effects have been performed, since only then it is known which messages
+could not be sent, and their tokens are not forgotten (N-10).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from ..coordinator import Coordinator
+from .fingerprint import Interned
+
+if TYPE_CHECKING:
+    from .drawers import Drawers
+
+__all__ = ["Recalled"]
+
+MACHINES = 1024
+"""Machines that are kept to be read: a restored one occupies some tens of kilobytes."""
+
+Tokens = frozenset[tuple[int, int, int]]
+Turn = tuple[int, int, float]
+"""A state, an event, a second."""
+
+
+class Recalled:
+    """See the module. `drawers` hold the states, and whose world this is the coordinator of. `asked` counts the events
+    that a machine was given."""
+
+    def __init__(self, drawers: Drawers) -> None:
+        self.drawers = drawers
+        self.state = -1
+        self.asked = 0
+        self._events = Interned()
+        self._ready: dict[Turn, tuple[Any, int]] = {}
+        self._after: dict[tuple[Turn, Tokens], int] = {}
+        self._machines: OrderedDict[int, Coordinator] = OrderedDict()
+        self._turn: Turn | None = None
+        self._event: Any = None
+        self._known: tuple[Any, int] | None = None
+        self._own: Coordinator | None = None
+        self._owed: Any = None
+
+    def begin(self, state: int) -> None:
+        """The coordinator is in this state."""
+        self.state, self._turn, self._own = state, None, None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._machine() if self._own is None else self._own, name)
+
+    def handle(self, event: Any, now: float) -> None:
+        """See `Coordinator.handle`."""
+        self.settle()
+        self._turn, self._event = (self.state, self._events.number(event), now), event
+        self._known = self._ready.get(self._turn)
+        if self._known is None:
+            self._owed = self._work_out(self._turn, event)
+
+    def take_ready(self) -> Any:
+        """See `Coordinator.take_ready`. What is known was judged when it was worked out, so until here the fields are
+        those before the event: what came after it is kept without notes, and would look as if these had been lost."""
+        if self._known is not None:
+            self._owed, self.state = self._known
+            self._own = None
+        return self._owed
+
+    def settle(self) -> int:
+        """The state after the last event, of which all effects have been performed; its number."""
+        if self._turn is not None:
+            turn, self._turn = self._turn, None
+            key = turn, self.drawers.unsent()
+            found = self._after.get(key)
+            if found is None:
+                if self._own is None:
+                    self._work_out(turn, self._event)
+                assert self._own is not None
+                found = self._after[key] = self.drawers.coordinator_as(self._own)
+                self._ready.setdefault(turn, (self._owed, found))
+            self.state = found
+        return self.state
+
+    def end(self) -> int:
+        """The same, and the machine at hand is kept to be read."""
+        state = self.settle()
+        if self._own is not None:
+            self._keep(state, self._own)
+            self._own = None
+        return state
+
+    def _work_out(self, turn: Turn, event: Any) -> Any:
+        """Give the event to a machine of our own; its effects."""
+        self.asked += 1
+        if self._own is None:
+            self._own = self.drawers.restored(turn[0])
+        self._own.handle(event, turn[2])
+        return self._own.take_ready()
+
+    def _machine(self) -> Coordinator:
+        """One in this state, to be read."""
+        found = self._machines.get(self.state)
+        if found is None:
+            found = self.drawers.restored(self.state)
+            self._keep(self.state, found)
+        else:
+            self._machines.move_to_end(self.state)
+        return found
+
+    def _keep(self, state: int, machine: Coordinator) -> None:
+        self._machines[state] = machine
+        if len(self._machines) > MACHINES:
+            self._machines.popitem(last=False)
