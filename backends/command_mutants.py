@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -83,13 +83,24 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
             click.echo("\n".join(chosen))
             return 0
         progress = stack.enter_context(_progress())
-        records = runs.prepare(root, record or root / RECORD, workers, _bar(progress, "what the tests take"))
+        file = record or root / RECORD
+        records = runs.prepare(root, file, workers, _bar(progress, "what the tests take"))
         _check(records)
         known = {name for name in chosen if any(matches(line.mutant, name) for line in equivalents)}
-        options: dict[str, Any] = {"calls": calls, "quick": quick, "thorough": thorough}
         listed = workers[0].listed["tests"]
-        work = {name: runs.steps(made.get(name), listed, records, known=name in known, **options) for name in chosen}
-        found = runs.try_all(workers, work, _bar(progress, "mutants"), _teller(progress, known))
+        work = {name: runs.steps(made.get(name), listed, records, known=name in known) for name in chosen}
+        kin = {name: made[name].kin if name in made else name for name in chosen}
+        teller = _teller(progress, known)
+        found = runs.try_all(workers, work, kin, _bar(progress, "mutants"), teller if quick else lambda _: None)
+        left = [] if quick else [each for each in found if not each.layer and (thorough or each.mutant not in known)]
+        if left:
+            cut_short = [test for test, record in records.items() if record.seconds is None]
+            records = runs.prepare(root, file, workers, _bar(progress, "what whole runs take"), whole=True)
+            _tell_failing({test: records[test] for test in cut_short})
+            work = {each.mutant: runs.later_steps(made.get(each.mutant), listed, records, calls=calls,
+                                                  thorough=thorough) for each in left}  # fmt: skip
+            later = runs.try_all(workers, work, kin, _bar(progress, "mutants in whole runs"), teller)
+            found = runs.joined(found, later)
     operators = {name: made[name].operator if name in made else HAND_OPERATOR for name in chosen}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = Report(found, places, operators, equivalents, time.monotonic() - began, used.ru_utime + used.ru_stime,
@@ -136,10 +147,13 @@ def _choose(
 
 
 def _check(records: Mapping[str, Record]) -> None:
-    failing = [test for test, record in records.items() if not record.passed]
-    if len(failing) == len(records):
+    if not any(record.passed for record in records.values()):
         raise ConfigError("no test passes without a mutant; make them pass first")
-    for test in failing:
+    _tell_failing(records)
+
+
+def _tell_failing(records: Mapping[str, Record]) -> None:
+    for test in [test for test, record in records.items() if not record.passed]:
         click.echo(f"fails without a mutant, so it is not asked: {test}")
 
 

@@ -2,11 +2,16 @@
 
 A worker is a pytest process of the checkout (tests/support/mutation.py); it collects the tests once and forks for every
 mutant. Which tests a mutant is put to comes from a record, made without any mutant: what each test takes and calls, and
-how long it lasts. A test that never comes to a damaged row cannot notice the damage, so it is not asked; the others are
-asked from the shortest to the longest. The record is kept in build/ and made anew for what has changed.
+how long it lasts. A test that never comes to a damaged row cannot notice the damage, so it is not asked. The record is
+kept in build/ and made anew for what has changed.
 
 Layers, cheapest first: the lint; the quick tests that come to the row; those that last, which are whole runs of cohorts
 with faults; and whatever functions the caller names, such as a simulator or a model checker.
+
+What costs is mutants that are put to many tests before one notices, and tests that last. So mutants of one event go to
+one worker one after the other, each first to the tests that noticed the last of them; then short tests that come to few
+places are asked before long ones that come to many. And what the lasting tests take is found out only when some mutant
+gets as far as them: usually none does.
 """
 
 from __future__ import annotations
@@ -28,21 +33,23 @@ from typing import Any
 
 import attrs
 
-from ..core.errors import ConfigError, PacelineError
+from ..core.errors import ConfigError, InvariantError, PacelineError
 from ..core.mutation import Mutant
 
-__all__ = ["DEFAULT_TESTS", "Found", "Record", "Worker", "checkout", "prepare", "steps", "try_all"]
+__all__ = [
+    "DEFAULT_TESTS", "Found", "Record", "Worker", "checkout", "joined", "later_steps", "prepare", "steps", "try_all",
+]  # fmt: skip
 
 DEFAULT_TESTS = ("tests/core", "tests/backends/test_section17_data.py")
 """The tests of core, and those of the mutants written by hand that are of other floors."""
 QUICK_S = 0.25
-"""A test that lasts no longer is a quick one."""
+"""A test that uses no more of the processor is a quick one."""
 KNOWN_S = 0.3
 """Seconds of tests that a mutant recorded as equivalent is put to: whether it still deserves its line is seen there, if
 it is easy to see at all."""
 PATIENCE_S, PATIENCE = 5.0, 20.0
 """A test notices a mutant by lasting longer than this plus so many times what it lasts without one."""
-FORMAT = 1
+FORMAT = 2
 MAKERS = ("mutation.py", "comparisons.py")
 """Modules that make mutants: no test takes other rows because of them."""
 
@@ -59,9 +66,10 @@ class Found:
 
 @attrs.frozen
 class Record:
-    """One test without any mutant: the rows it takes, the functions it calls, and how long it lasts."""
+    """One test without any mutant: the rows it takes, the functions it calls, and how long it lasts. A test that was
+    cut short because it is no quick one has no seconds; where it comes to is not known then."""
 
-    seconds: float
+    seconds: float | None
     passed: bool
     near: frozenset[str]
 
@@ -85,7 +93,7 @@ class Worker:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by __exit__
         command = [
             sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--mutants", f"{orders},{answers}",
-            *tests,
+            "--tb=native", "--assert=plain", *tests,  # nobody reads how a test failed, so it need not be found out
         ]  # fmt: skip
         self._process = subprocess.Popen(
             command, cwd=root, pass_fds=(orders, answers), stdout=self._said, stderr=subprocess.STDOUT,
@@ -135,9 +143,11 @@ class Worker:
 # --- the record --------------------------------------------------------------------------------------------------
 
 
-def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[[int, int], None]) -> dict[str, Record]:
-    """What each test takes and calls, from the file where it is known, else by running it. `done` is told how many
-    files of how many have been run."""
+def prepare(
+    root: Path, file: Path, workers: Sequence[Worker], done: Callable[[int, int], None], *, whole: bool = False
+) -> dict[str, Record]:
+    """What each test takes and calls, from the file where it is known, else by running it; those that last are run to
+    their end only if `whole`. `done` is told how many parts of how many have been run."""
     tests = workers[0].listed["tests"]
     code = _digest(
         path for place in ("core", "tests/support") for path in (root / place).rglob("*.py") if path.name not in MAKERS
@@ -146,10 +156,12 @@ def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[[i
     known = _read(file, code)
     files = {name: digest for name, digest in known["files"].items() if digests.get(name, digest) == digest}
     told = {test: line for test, line in known["tests"].items() if test.partition("::")[0] in files}
-    jobs: dict[str, list[int]] = {}
+    parts: dict[str, list[int]] = {}  # the quick ones file by file, those that last one by one
     for number, test in enumerate(tests):
-        if test not in told:
-            jobs.setdefault(test.partition("::")[0], []).append(number)
+        if whole and (test not in told or told[test][0] is None):
+            parts[test] = [number]
+        elif test not in told:
+            parts.setdefault(test.partition("::")[0], []).append(number)
     file.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(answer: Mapping[str, Any]) -> None:
@@ -160,10 +172,12 @@ def prepare(root: Path, file: Path, workers: Sequence[Worker], done: Callable[[i
             names.add(tests[line["test"]].partition("::")[0])
         # A file that was edited after the tests were collected is not the one that was run.
         files.update((name, digests[name]) for name in names if (root / name).stat().st_mtime < workers[0].began)
-        whole = {"format": FORMAT, "code": code, "files": files, "tests": told}
-        file.write_text(json.dumps(whole, indent=0), encoding="utf-8")
+        kept = {"format": FORMAT, "code": code, "files": files, "tests": told}
+        file.write_text(json.dumps(kept, indent=0), encoding="utf-8")
 
-    _share(workers, [{"do": "record", "tests": numbers} for numbers in jobs.values()], done, keep)
+    limit = None if whole else QUICK_S
+    jobs = [{"do": "record", "tests": numbers, "limit": limit} for numbers in parts.values()]
+    _share(workers, jobs, keep, lambda over: done(over, len(jobs)))
     return {test: Record(told[test][0], told[test][1], frozenset(told[test][2])) for test in tests}
 
 
@@ -187,61 +201,103 @@ def _digest(paths: Iterable[Path]) -> str:
 # --- the mutants -------------------------------------------------------------------------------------------------
 
 
-def steps(
-    mutant: Mutant | None, tests: Sequence[str], records: Mapping[str, Record], *, known: bool,
-    calls: Mapping[str, str], quick: bool = False, thorough: bool = False,
-) -> list[tuple[str, Any]]:  # fmt: skip
-    """The layers a mutant is put to, in order; None is one that was written by hand and has tests of its own.
+Step = tuple[str, Any]
+"""The name of a layer, and what is asked in it."""
 
-    `known` is a mutant recorded as equivalent: unless `thorough`, it is put to a moment of tests only. `calls` are
-    layers by name, each a "MODULE:FUNCTION". `quick` leaves out what lasts, `thorough` adds the tests that never come
-    to the row.
-    """
+
+def steps(mutant: Mutant | None, tests: Sequence[str], records: Mapping[str, Record], *, known: bool) -> list[Step]:
+    """The cheap layers a mutant is put to, in order; None is one that was written by hand and has tests of its own.
+    One that is `known` to be equivalent is put to a moment of tests only."""
     if mutant is None:
         return []
-    order = sorted((records[test].seconds, number) for number, test in enumerate(tests) if records[test].passed)
-    near = frozenset(mutant.near)
-    short, long, other = [], [], []
-    total = 0.0
-    for seconds, number in order:
-        limited = (number, PATIENCE_S + PATIENCE * seconds)
-        if not near & records[tests[number]].near:
-            other.append(limited)
-        elif seconds > QUICK_S:
-            long.append(limited)
-        elif total <= KNOWN_S or thorough or not known:
-            short.append(limited)
-            total += seconds
-    found: list[tuple[str, Any]] = [("lint", "lint"), ("row tests", short)]
-    if quick or (known and not thorough):
-        return found
-    found += [("whole runs", long), *calls.items()]
-    return [*found, ("other tests", other)] if thorough else found
+    chosen, total = [], 0.0
+    for number in _order(tests, records):
+        seconds = records[tests[number]].seconds
+        if seconds is None or seconds > QUICK_S or not _comes_to(mutant, records[tests[number]]):
+            continue
+        if known and total > KNOWN_S:
+            break
+        chosen.append(_limited(number, seconds))
+        total += seconds
+    return [("lint", "lint"), ("row tests", chosen)]
+
+
+def later_steps(
+    mutant: Mutant | None, tests: Sequence[str], records: Mapping[str, Record], *, calls: Mapping[str, str],
+    thorough: bool = False,
+) -> list[Step]:  # fmt: skip
+    """What is asked about a mutant that was not noticed in any of its `steps`, with records of whole tests. `calls` are
+    layers by name, each a "MODULE:FUNCTION". `thorough` adds every quick test, also those that a mutant known to be
+    equivalent was spared, and those that never come to the row."""
+    if mutant is None:
+        return []
+    quick, long, other = [], [], []
+    for number in _order(tests, records):
+        record = records[tests[number]]
+        if record.seconds is None:
+            raise InvariantError(f"{tests[number]} was cut short when what it takes was recorded: prepare it whole")
+        kind = other if not _comes_to(mutant, record) else long if record.seconds > QUICK_S else quick
+        kind.append(_limited(number, record.seconds))
+    before, after = ([("row tests", quick)], [("other tests", other)]) if thorough else ([], [])
+    return [*before, ("whole runs", long), *calls.items(), *after]
+
+
+def _order(tests: Sequence[str], records: Mapping[str, Record]) -> list[int]:
+    """The tests that pass: short ones that come to few places first, since they look at what they come to."""
+
+    def key(number: int) -> tuple[float, int]:
+        record = records[tests[number]]
+        return (record.seconds or 0.0) * len(record.near), number
+
+    return sorted((number for number, test in enumerate(tests) if records[test].passed), key=key)
+
+
+def _comes_to(mutant: Mutant, record: Record) -> bool:
+    return not record.near.isdisjoint(mutant.near)
+
+
+def _limited(number: int, seconds: float) -> tuple[int, float]:
+    return number, PATIENCE_S + PATIENCE * seconds
 
 
 def try_all(
-    workers: Sequence[Worker], jobs: Mapping[str, list[tuple[str, Any]]], done: Callable[[int, int], None],
-    seen: Callable[[Found], None],
-) -> list[Found]:
-    """Put each mutant to its steps; `done` is told how many of how many are over, `seen` gets what became of each as it
-    ends. The result is in the order of the mutants."""
-    asked = [{"do": "try", "mutant": name, "steps": layers} for name, layers in jobs.items()]
+    workers: Sequence[Worker], jobs: Mapping[str, list[Step]], kin: Mapping[str, str],
+    done: Callable[[int, int], None], seen: Callable[[Found], None],
+) -> list[Found]:  # fmt: skip
+    """Put each mutant to its steps, kin one after the other in one worker; `done` is told how many of how many are
+    over, `seen` gets what became of each as it ends. The result is in the order of the mutants."""
+    families: dict[str, list[tuple[str, list[Step]]]] = {}
+    for name, layers in jobs.items():
+        families.setdefault(kin[name], []).append((name, layers))
     found: dict[str, Found] = {}
 
-    def keep(answer: Mapping[str, Any]) -> None:
-        each = found[answer["mutant"]] = Found(**answer)
-        seen(each)
+    def keep(answers: Sequence[Mapping[str, Any]]) -> None:
+        for answer in answers:
+            each = found[answer["mutant"]] = Found(**answer)
+            seen(each)
 
-    _share(workers, asked, done, keep)
+    # The largest first, so that no worker is left alone with one at the end.
+    order = sorted(families.values(), key=len, reverse=True)
+    _share(workers, [{"do": "try", "mutants": family} for family in order], keep, lambda _: done(len(found), len(jobs)))
     return [found[name] for name in jobs]
 
 
+def joined(found: Sequence[Found], later: Sequence[Found]) -> list[Found]:
+    """What became of each mutant in the end, where some were put to more steps later."""
+    again = {each.mutant: each for each in later}
+    return [
+        attrs.evolve(again[each.mutant], seconds=each.seconds + again[each.mutant].seconds)
+        if each.mutant in again else each
+        for each in found
+    ]  # fmt: skip
+
+
 def _share(
-    workers: Sequence[Worker], jobs: Sequence[Mapping[str, Any]], done: Callable[[int, int], None],
-    seen: Callable[[Any], None],
+    workers: Sequence[Worker], jobs: Sequence[Mapping[str, Any]], seen: Callable[[Any], None],
+    done: Callable[[int], None],
 ) -> None:
-    """All jobs by all workers, each job by whoever is free; `seen` gets each answer as it comes. Raises what a worker
-    raised."""
+    """All jobs by all workers, each job by whoever is free; `seen` gets each answer as it comes, `done` is told how
+    many have come. Raises what a worker raised."""
     waiting: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
@@ -264,6 +320,6 @@ def _share(
         if isinstance(answer, BaseException):
             raise answer
         seen(answer)
-        done(number + 1, len(jobs))
+        done(number + 1)
     for thread in threads:
         thread.join()

@@ -36,7 +36,7 @@ import functools
 import keyword
 import linecache
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
@@ -59,7 +59,7 @@ __all__ = [
     "Table",
     "Wildcard",
     "build_reference",
-    "cells",
+    "by_cell", "cells",
     "compile_table",
     "destination",
     "expand",
@@ -173,8 +173,13 @@ def expand(table: Table) -> tuple[Row, ...]:
 
 def cells(table: Table) -> dict[tuple[IntEnum, str], tuple[Row, ...]]:
     """The expanded rows of the table by (phase, event); cells in the order in which their first row appears."""
+    return by_cell(expand(table))
+
+
+def by_cell(rows: Iterable[Row]) -> dict[tuple[IntEnum, str], tuple[Row, ...]]:
+    """Rows that are expanded already, as `cells` has them."""
     found: dict[tuple[Any, str], tuple[Row, ...]] = {}
-    for row in expand(table):
+    for row in rows:
         key = (row.source, row.event)
         found[key] = (*found.get(key, ()), row)
     return found
@@ -204,7 +209,7 @@ def _count(taken: Taken, table: Table, index: int) -> None:
     taken[key] = taken.get(key, 0) + 1
 
 
-def _resolve(table: Table, machine_class: type, phase_attribute: str) -> None:
+def _resolve(table: Table, rows: Sequence[Row], machine_class: type, phase_attribute: str) -> None:
     """Check that every name in the table means something; raise InvariantError with the row and the name if not."""
 
     def check(condition: bool, where: str, what: str) -> None:
@@ -216,7 +221,7 @@ def _resolve(table: Table, machine_class: type, phase_attribute: str) -> None:
     check(hasattr(machine_class, phase_attribute), "", f"{owner} has no attribute {phase_attribute}")
     for phase in table.phases:
         check(phase.name.isidentifier(), "", f"phase {phase.name!r} is no identifier")
-    for row in expand(table):
+    for row in rows:
         where = f", row {row.origin} ({row.event})"
         check(row.event in table.events and _is_name(row.event), where, f"unknown event {row.event!r}")
         for end in (row.source, destination(row)):
@@ -272,11 +277,12 @@ def compile_table(table: Table, machine_class: type, phase_attribute: str) -> Co
     so a subclass may override them. Raises InvariantError with row and name for a phase, event or method that does
     not exist.
     """
-    _resolve(table, machine_class, phase_attribute)
+    expanded = expand(table)
+    _resolve(table, expanded, machine_class, phase_attribute)
     sources: dict[IntEnum, dict[str, str]] = {}
     functions: dict[IntEnum, dict[str, str]] = {}
     lines: list[str] = []
-    for number, ((phase, event), rows) in enumerate(cells(table).items()):
+    for number, ((phase, event), rows) in enumerate(by_cell(expanded).items()):
         # The number keeps apart what names alone may not: phase A_B on event C, and phase A on event B_C.
         name = f"cell_{number}_{phase.name}_{event}"
         cell = [f"{line}\n" for line in _cell_lines(name, rows, phase_attribute)]
@@ -382,7 +388,8 @@ def build_reference(table: Table, machine_class: type, phase_attribute: str) -> 
     # Importing transitions costs some 20 ms that a run on the compiled engine need not pay.
     from transitions import Machine
 
-    _resolve(table, machine_class, phase_attribute)
+    expanded = expand(table)
+    _resolve(table, expanded, machine_class, phase_attribute)
     machine = Machine(
         model=None,
         states=[{"name": phase, "final": phase in table.final} for phase in table.phases],
@@ -392,7 +399,7 @@ def build_reference(table: Table, machine_class: type, phase_attribute: str) -> 
         model_attribute="phase",
         on_exception=[_flip_and_raise],
     )
-    for row in expand(table):
+    for row in expanded:
         machine.add_transition(
             row.event,
             cast(IntEnum, row.source),
@@ -401,7 +408,7 @@ def build_reference(table: Table, machine_class: type, phase_attribute: str) -> 
             conditions=[_condition(guard) for guard in row.guards],
             before=[_begin(row), *(_effect(name) for name in row.effects)],
         )
-    return ReferenceEngine(table, machine, cells(table), phase_attribute)
+    return ReferenceEngine(table, machine, by_cell(expanded), phase_attribute)
 
 
 def _begin(row: Row) -> Callable[[EventData], None]:

@@ -81,18 +81,14 @@ def count_gate(co: Coordinator) -> None:
 def plan_ended(co: Coordinator, peer: Peer) -> None:
     """C-4 for the end of a plan: the next one goes out at once (D-9), looking at this rank alone. The pass is taken if
     it matters to others: batches came back, the last free one was given away, the lead limit counts who has work, or
-    the gate may have opened."""
+    nobody has to wait for this rank any more because its part of a final window is done, of which others still have
+    some (D-7). While batches are free a rank is done in no other way but by its steps, and those `count_batch` sees."""
     desk = co.desk
     if co.returned or co.config.max_batch_diff is not None or co.run.phase != RunPhase.TRAINING:
         co.urgent = True
         return
     desk.serve_completions()
-    if desk.advice_due or desk.anything_used_up():
-        co.urgent = True
-        return
-    if not peer.satisfied and met(co, peer)[1]:
-        note_satisfied(co, peer)
-    if co.short == 0 and co.cycle.phase == CyclePhase.IDLE:
+    if desk.advice_due or desk.anything_used_up() or (not peer.satisfied and met(co, peer)[1]):
         co.urgent = True
 
 

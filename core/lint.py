@@ -13,13 +13,14 @@ every phase must have decided every event, if only by a row that ignores it, and
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
-from .engine import Engine, Kind, Row, Table, build_reference, cells, compile_table, destination, expand, literal
+from .engine import Engine, Kind, Row, Table, build_reference, by_cell, compile_table, destination, expand, literal
 from .errors import LocalProtocolError
 
 __all__ = ["MAXIMUM_GUARDS_PER_CELL", "differences", "lint"]
@@ -39,30 +40,31 @@ def lint(table: Table, machine_class: type) -> list[str]:
     reader: the ids of its rules, a note if it accepts without an effect, neither an effect nor a change of phase unless
     it accepts or ends the session (N-7). While a phase is misnamed, cells and reachability are left alone.
     """
-    complaints = [*_phases(table)]
+    rows = expand(table)
+    complaints = [*_phases(table, rows)]
     phases_known = not complaints
-    complaints += [*_events(table), *_methods(table, machine_class), *_manners(table)]
+    complaints += [*_events(table, rows), *_methods(table, machine_class), *_manners(table, rows)]
     if phases_known:
-        complaints += [*_cells(table), *_ways(table)]
+        complaints += [*_cells(table, rows), *_ways(table, rows)]
     # A row that stands for several phases is one complaint, not several.
     return [f"{table.name}: {complaint}" for complaint in dict.fromkeys(complaints)]
 
 
-def _phases(table: Table) -> Iterator[str]:
+def _phases(table: Table, rows: Sequence[Row]) -> Iterator[str]:
     for phase in (table.initial, *table.final):
         if not isinstance(phase, table.phases):
             yield f"initial or final phase {phase!r} is no phase of {table.phases.__name__}"
-    for row in expand(table):
+    for row in rows:
         for end in (row.source, destination(row)):
             if not isinstance(end, table.phases):
                 yield f"{_place(row)}: {end!r} is no phase of {table.phases.__name__}"
 
 
-def _events(table: Table) -> Iterator[str]:
+def _events(table: Table, rows: Sequence[Row]) -> Iterator[str]:
     for event in table.events:
         if table.events.count(event) > 1:
             yield f"event {event} is listed twice"
-    for row in expand(table):
+    for row in rows:
         if row.event not in table.events:
             yield f"{_place(row)}: unknown event"
 
@@ -76,20 +78,29 @@ def _methods(table: Table, machine_class: type) -> Iterator[str]:
             if not callable(method):
                 yield f"{owner} has no method {name}"
                 continue
-            signature = inspect.signature(method)
-            try:
-                signature.bind("machine", "event")
-            except TypeError:
+            takes_event, returns = _signature(method)
+            if not takes_event:
                 yield f"method {owner}.{name} does not take an event alone"
-            if name in guards and signature.return_annotation not in (bool, "bool"):
+            if name in guards and returns not in (bool, "bool"):
                 yield f"guard {owner}.{name} is not annotated to return bool"
 
 
-def _manners(table: Table) -> Iterator[str]:
+@functools.cache
+def _signature(method: Callable[..., Any]) -> tuple[bool, object]:
+    """Whether a method takes an event alone, and what it is annotated to return."""
+    signature = inspect.signature(method)
+    try:
+        signature.bind("machine", "event")
+    except TypeError:
+        return False, signature.return_annotation
+    return True, signature.return_annotation
+
+
+def _manners(table: Table, rows: Sequence[Row]) -> Iterator[str]:
     for index, row in enumerate(table.rows):
         if row.source == ():
             yield f"row {index} ({row.event}) has no source"
-    for row in expand(table):
+    for row in rows:
         if not all(RULE.fullmatch(rule) for rule in row.rule.split(" ")):
             yield f"{_place(row)}: {row.rule!r} is not a list of rule ids such as C-13"
         if row.kind is Kind.ACCEPT and not row.effects and not row.note:
@@ -100,63 +111,79 @@ def _manners(table: Table) -> Iterator[str]:
             yield f"{_place(row)} is {row.kind.name} and does {', '.join(row.effects)}"
 
 
-def _cells(table: Table) -> Iterator[str]:
+def _cells(table: Table, rows: Sequence[Row]) -> Iterator[str]:
     """Totality, dead rows and rows written twice."""
-    found = cells(table)
+    found = by_cell(rows)
     for phase in table.phases:
         for event in dict.fromkeys(table.events):
             where = f"{phase.name} x {event}"
-            rows = found.get((phase, event), ())
-            questions = [frozenset(row.guards) for row in rows]
-            for index, row in enumerate(rows):
+            cell = found.get((phase, event), ())
+            questions = [frozenset(row.guards) for row in cell]
+            for index, row in enumerate(cell):
                 if questions[index] in questions[:index]:
                     yield f"{_place(row)} repeats a row of {where}"
-            asked = len({literal(guard)[0] for row in rows for guard in row.guards})
+            asked = len({literal(guard)[0] for row in cell for guard in row.guards})
             if asked > MAXIMUM_GUARDS_PER_CELL:
                 yield f"{where} asks {asked} guards, more than {MAXIMUM_GUARDS_PER_CELL}"
                 continue
-            yield from _tree(where, rows)
+            yield from _tree(where, cell)
 
 
-def _tree(where: str, rows: tuple[Row, ...]) -> Iterator[str]:
-    paths = list(_paths(rows, {}))
-    alive = {row.origin for row, _ in paths if row is not None}
-    for row in rows:
-        if row.origin not in alive:
+def _tree(where: str, cell: tuple[Row, ...]) -> Iterator[str]:
+    alive, hole = _decided(tuple(row.guards for row in cell))
+    for index, row in enumerate(cell):
+        if index not in alive:
             yield f"{_place(row)} is dead in {where}: the rows above it take every case"
-    holes = [answers for row, answers in paths if row is None]
-    if holes:
-        case = ", ".join(name if answer else f"!{name}" for name, answer in holes[0].items())
+    if hole is not None:
+        case = ", ".join(name if answer else f"!{name}" for name, answer in hole)
         yield f"no row decides {where}" + (f" when {case}" if case else "")
 
 
-def _paths(rows: tuple[Row, ...], answers: dict[str, bool]) -> Iterator[tuple[Row | None, dict[str, bool]]]:
-    """Every way the guards of a cell can answer, with the row that is taken then, or None."""
-    for row in rows:
-        for name, wanted in map(literal, row.guards):
+Asked = tuple[tuple[str, ...], ...]
+"""The guards of each row of a cell."""
+
+
+@functools.cache
+def _decided(asked: Asked) -> tuple[frozenset[int], tuple[tuple[str, bool], ...] | None]:
+    """Which rows of a cell can be taken, by their place in it, and the first case in which none is; from what the rows
+    ask alone, so that a table in which one row was changed is not asked about all its cells again."""
+    alive: set[int] = set()
+    hole: tuple[tuple[str, bool], ...] | None = None
+    for place, answers in _paths(asked, {}):
+        if place is not None:
+            alive.add(place)
+        elif hole is None:
+            hole = tuple(answers.items())
+    return frozenset(alive), hole
+
+
+def _paths(asked: Asked, answers: dict[str, bool]) -> Iterator[tuple[int | None, dict[str, bool]]]:
+    """Every way the guards of a cell can answer, with the place of the row that is taken then, or None."""
+    for place, guards in enumerate(asked):
+        for name, wanted in map(literal, guards):
             if name not in answers:
                 for answer in (True, False):
-                    yield from _paths(rows, {**answers, name: answer})
+                    yield from _paths(asked, {**answers, name: answer})
                 return
             if answers[name] is not wanted:
                 break
         else:
-            yield row, answers
+            yield place, answers
             return
     yield None, answers
 
 
-def _ways(table: Table) -> Iterator[str]:
+def _ways(table: Table, rows: Sequence[Row]) -> Iterator[str]:
     """Phases that cannot be reached, and ways out of final ones."""
     reached = [table.initial]
     for phase in reached:  # grows while it is read, by each phase once
-        for row in expand(table):
+        for row in rows:
             if row.source == phase and destination(row) not in reached:
                 reached.append(destination(row))
     for phase in table.phases:
         if phase not in reached:
             yield f"phase {phase.name} cannot be reached from {table.initial.name}"
-    for row in expand(table):
+    for row in rows:
         if row.source in table.final and destination(row) != row.source:
             yield f"{_place(row)} leads out of a final phase"
 

@@ -27,6 +27,7 @@ import attrs
 
 from .comparisons import Comparison, comparisons
 from .engine import SAME, Kind, Row, Table, Wildcard, cells
+from .errors import InvariantError
 from .lint import lint
 from .tables import TABLES, in_force, machine_class
 from .values import value
@@ -51,11 +52,13 @@ MISTAKEN = {
 @value
 class Mutant:
     """One damage. `place` is the table or the module it is in; `near` names the rows and functions that a test has to
-    take or call to have any chance of noticing; `change` is the damaged table, or the comparison."""
+    take or call to have any chance of noticing; what notices one mutant probably notices others of the same `kin`,
+    which is the event of the rows or the function; `change` is the damaged table, or the comparison."""
 
     name: str
     place: str
     operator: str
+    kin: str
     near: tuple[str, ...]
     change: Table | Comparison
 
@@ -66,10 +69,13 @@ def mutants() -> Mapping[str, Mutant]:
     found: dict[str, Mutant] = {}
     for table in TABLES.values():
         for mutant in of_table(table):
+            if mutant.name in found:
+                raise InvariantError(f"two mutants are called {mutant.name}: one would hide the other")
             found[mutant.name] = mutant
     for damage in comparisons():
         found[damage.name] = Mutant(
-            name=damage.name, place=damage.place, operator="compare", near=(damage.function,), change=damage
+            name=damage.name, place=damage.place, operator="compare", kin=damage.function,
+            near=(damage.function,), change=damage,
         )
     return found
 
@@ -90,9 +96,12 @@ def noticed_by_lint(mutant: Mutant) -> str | None:
 
 def row_name(table: Table, row: Row) -> str:
     """Where a row stands and what it asks: no two rows of a sound table have the same."""
+    return f"{table.name}/{_where(row)}/{row.event}/{'+'.join(row.guards) or 'otherwise'}"
+
+
+def _where(row: Row) -> str:
     sources = row.source if isinstance(row.source, tuple) else (row.source,)
-    where = "+".join(source.name for source in sources)
-    return f"{table.name}/{where}/{row.event}/{'+'.join(row.guards) or 'otherwise'}"
+    return "+".join(source.name for source in sources)
 
 
 # --- the tables --------------------------------------------------------------------------------------------------
@@ -102,7 +111,7 @@ def of_table(table: Table) -> Iterator[Mutant]:
     """Every mutant of the rows of a table, row by row."""
     below, directly_below = _orders(table)
     for index, row in enumerate(table.rows):
-        name = row_name(table, row)
+        name, kin = row_name(table, row), f"{table.name}/{row.event}"
         own = (name,)
         after = (name, *(row_name(table, table.rows[other]) for other in below[index]))
         for operator, detail, changed in _damages(table, row):
@@ -110,15 +119,17 @@ def of_table(table: Table) -> Iterator[Mutant]:
             asks = changed.guards != row.guards or changed.source != row.source
             yield Mutant(
                 name=f"{name}/{operator}{f':{detail}' if detail else ''}", place=table.name, operator=operator,
-                near=after if asks else own, change=_with(table, {index: changed}),
+                kin=kin, near=after if asks else own, change=_with(table, {index: changed}),
             )  # fmt: skip
         for other in directly_below[index]:
             second = table.rows[other]
             if _commute(row, second):
                 continue
+            # Rows of different phases may ask the same: then both follow this one, each in cells of its own.
+            where = "" if second.source == row.source else f"@{_where(second)}"
             yield Mutant(
-                name=f"{name}/swap-rows:{'+'.join(second.guards) or 'otherwise'}", place=table.name,
-                operator="swap-rows", near=(name, row_name(table, second)),
+                name=f"{name}/swap-rows:{'+'.join(second.guards) or 'otherwise'}{where}", place=table.name,
+                operator="swap-rows", kin=kin, near=(name, row_name(table, second)),
                 change=_with(table, {index: second, other: row}),
             )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,11 @@ from rich.console import Console
 from paceline.backends import mutant_runs as runs
 from paceline.backends.cli import cli
 from paceline.backends.mutant_report import Equivalent, Report, matches, read_equivalents
-from paceline.backends.mutant_runs import Found, Record, steps
-from paceline.core.errors import ConfigError, PacelineError
+from paceline.backends.mutant_runs import Found, Record, joined, later_steps, steps
+from paceline.core.errors import ConfigError, InvariantError, PacelineError
 from paceline.core.mutation import mutants
 
-from support.mutation import Child
+from support.mutation import Child, first
 
 ROOT = Path(__file__).parents[2]
 EQUIVALENTS = ROOT / "tests" / "mutants.toml"
@@ -94,34 +95,81 @@ def test_a_child_that_does_not_end_well(body: Any, error: type[Exception]) -> No
     assert words == [{"word": 1}]
 
 
+def busy() -> Iterator[Any]:
+    """Uses the processor until an alarm ends it."""
+    yield {"word": 1}
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.01)
+    while True:
+        pass
+
+
+def test_a_test_that_is_no_quick_one_is_cut_short() -> None:
+    """How its process ended tells it from a process that died of the mutant."""
+    with Child(busy) as child, pytest.raises(EOFError):
+        list(child.lines(None))
+    assert child.status == signal.SIGVTALRM
+
+
 # --- which tests -----------------------------------------------------------------------------------------------------
 
 
-def test_tests_that_come_to_the_row_are_asked_from_the_shortest_on() -> None:
-    """A test that never comes to the row cannot notice; one that fails without a mutant says nothing."""
-    mutant = mutants()["run/FORMING/Formed/otherwise/target:same"]
-    (row,) = mutant.near
-    records = {
-        "slow": Record(3.0, True, frozenset({row})), "b": Record(0.2, True, frozenset({row, "other"})),
-        "a": Record(0.1, True, frozenset({row})), "far": Record(0.01, True, frozenset({"other"})),
-        "red": Record(0.01, False, frozenset({row})), "c": Record(0.25, True, frozenset({row})),
-    }  # fmt: skip
-    tests = list(records)
+MUTANT = mutants()["run/FORMING/Formed/otherwise/target:same"]
+(ROW,) = MUTANT.near
+CUT_SHORT = Record(None, True, frozenset())
+RECORDS = {
+    "wide": Record(0.1, True, frozenset({ROW, "other", "third"})), "slow": Record(3.0, True, frozenset({ROW})),
+    "narrow": Record(0.2, True, frozenset({ROW})), "far": Record(0.01, True, frozenset({"other"})),
+    "red": Record(0.01, False, frozenset({ROW})), "long": Record(0.25, True, frozenset({ROW, "other"})),
+}  # fmt: skip
+TESTS = list(RECORDS)
 
-    found = steps(mutant, tests, records, known=False, calls={"more": "module:function"})
-    layers = {name: step for name, step in found}
-    assert list(layers) == ["lint", "row tests", "whole runs", "more"]
-    assert [tests[number] for number, _ in layers["row tests"]] == ["a", "b", "c"]
-    assert [tests[number] for number, _ in layers["whole runs"]] == ["slow"]
-    assert all(limit > 5 + 10 * records[tests[number]].seconds for number, limit in layers["row tests"])
-    assert layers["more"] == "module:function"
 
-    few = dict(steps(mutant, tests, records, known=True, calls={}))
-    assert [tests[number] for number, _ in few["row tests"]] == ["a", "b"] and list(few) == ["lint", "row tests"]
-    assert list(dict(steps(mutant, tests, records, known=False, calls={}, quick=True))) == ["lint", "row tests"]
-    every = dict(steps(mutant, tests, records, known=True, calls={}, thorough=True))
-    assert [tests[number] for number, _ in every["other tests"]] == ["far"]
-    assert steps(None, tests, records, known=False, calls={}) == []
+def names(step: Any) -> list[str]:
+    return [TESTS[number] for number, _ in step]
+
+
+def test_quick_tests_that_come_to_the_row_are_asked_narrow_ones_first() -> None:
+    """A test that never comes to the row cannot notice; one that fails without a mutant says nothing; of one that was
+    cut short nothing is known. An equivalent is put to a moment of tests."""
+    found = dict(steps(MUTANT, TESTS, {**RECORDS, "slow": CUT_SHORT}, known=False))
+    assert list(found) == ["lint", "row tests"] and names(found["row tests"]) == ["narrow", "wide", "long"]
+    assert all(limit > 5 + 10 * (RECORDS[TESTS[number]].seconds or 0.0) for number, limit in found["row tests"])
+    assert names(dict(steps(MUTANT, TESTS, RECORDS, known=True))["row tests"]) == ["narrow", "wide"]
+    assert steps(None, TESTS, RECORDS, known=False) == []
+
+
+def test_who_is_not_noticed_then_is_put_to_whole_runs() -> None:
+    """`thorough` asks every test; all of them have to be recorded to their end by then."""
+    calls = {"more": "module:function"}
+    found = dict(later_steps(MUTANT, TESTS, RECORDS, calls=calls))
+    assert list(found) == ["whole runs", "more"] and names(found["whole runs"]) == ["slow"]
+    assert found["more"] == "module:function"
+    every = dict(later_steps(MUTANT, TESTS, RECORDS, calls=calls, thorough=True))
+    assert list(every) == ["row tests", "whole runs", "more", "other tests"]
+    assert names(every["row tests"]) == ["narrow", "wide", "long"] and names(every["other tests"]) == ["far"]
+    assert later_steps(None, TESTS, RECORDS, calls=calls) == []
+    with pytest.raises(InvariantError, match="slow was cut short"):
+        later_steps(MUTANT, TESTS, {**RECORDS, "slow": CUT_SHORT}, calls={})
+
+
+def test_what_became_of_a_mutant_in_the_end_is_what_whole_runs_said() -> None:
+    found = [Found("a", "lint", "a hole", 0.1), Found("b", "", "", 1.0), Found("c", "", "", 1.0)]
+    later = [Found("b", "whole runs", "a test", 2.0), Found("c", "", "", 2.0)]
+    assert joined(found, later) == [found[0], Found("b", "whole runs", "a test", 3.0), Found("c", "", "", 3.0)]
+
+
+def test_mutants_of_one_event_are_kin_and_those_of_one_function() -> None:
+    found = mutants()
+    kin = {mutant.kin for mutant in found.values() if mutant.name.startswith("cycle/") and "/Judge/" in mutant.name}
+    assert kin == {"cycle/Judge"}
+    assert found["gates.judge/compare:co.now > due → co.now >= due"].kin == "gates.judge"
+
+
+def test_a_test_that_noticed_kin_is_asked_first() -> None:
+    """The last that noticed before the others; the rest in their order, and functions as they are."""
+    step = [(3, 5.0), (1, 5.0), (4, 5.0), (2, 5.0)]
+    assert [number for number, _ in first(step, [2, 9, 1])] == [2, 1, 3, 4]
+    assert first("module:function", [2]) == "module:function"
 
 
 def test_a_guard_is_put_to_tests_of_the_rows_below_it() -> None:

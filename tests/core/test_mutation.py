@@ -51,6 +51,20 @@ def test_rows_whose_order_cannot_matter_are_not_swapped() -> None:
     assert [name for name in made if "/swap-rows:" in name] == ["turnstile/LOCKED/Coin/!enough/swap-rows:otherwise"]
 
 
+def test_rows_that_ask_the_same_in_different_phases_are_told_apart() -> None:
+    """Both follow the first, each in a cell of its own: under one name the second mutant would hide the first."""
+    rows = (
+        Row((Gate.LOCKED, Gate.OPEN), "Coin", SAME, ("broken",), ("ring",), rule="C-1"),
+        Row(Gate.LOCKED, "Coin", Gate.OPEN, (), ("take",), rule="C-2"),
+        Row(Gate.OPEN, "Coin", SAME, (), ("ring", "take"), rule="C-3"),
+    )
+    made = [mutant.name for mutant in of_table(attrs.evolve(TABLE, rows=rows))]
+
+    place = "turnstile/LOCKED+OPEN/Coin/broken/swap-rows:otherwise"
+    assert [name for name in made if "/swap-rows:" in name] == [f"{place}@LOCKED", f"{place}@OPEN"]
+    assert len(set(made)) == len(made)
+
+
 def test_names_are_those_of_a_table_to_which_a_row_was_added() -> None:
     """What is recorded about a mutant outlives the rows around it."""
     extra = Row(RunPhase.TRAINING, "Saving", SAME, ("anyone_alive",), kind=Kind.IGNORE, rule="M-50")

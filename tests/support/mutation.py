@@ -1,20 +1,25 @@
 """Puts mutants to the tests: the worker behind `paceline mutants`, one pytest process that is told what to do.
 
-The tests are collected once. Every job then runs in a child forked from this process, in which all imports are warm
-and nothing of the last job is left. Three kinds of job come in as lines of JSON, and each is answered by one line:
+The tests are collected once. Whatever a mutant may spoil runs in a child forked from this process, in which all imports
+are warm and nothing of the last mutant is left. Three kinds of job come in as lines of JSON, each answered by one line:
 
-    {"do": "record", "tests": [3, 4]}                     what each test takes and calls, and how long it lasts
-    {"do": "try", "mutant": NAME, "steps": [[LAYER, STEP], ...]}    the first step that notices, or none
+    {"do": "record", "tests": [3, 4], "limit": 0.25}      what each test takes and calls, and how long it lasts
+    {"do": "try", "mutants": [[NAME, [[LAYER, STEP], ...]], ...]}   for each the first step that notices, or none
     {"do": "list"}                                        the tests, and the mutants written by hand
 
 A step is "lint", a list of tests each with its time limit in seconds, or "MODULE:FUNCTION", which is called with the
 mutant in place and says how it noticed, or None. A test that lasts too long has noticed too: a mutant that never ends
 is a dead one. A mutant written by hand (mutants.py) is put to its own tests.
+
+The mutants of one job are kin, such as those of one row. The test that noticed one is asked first about the next, since
+it probably looks at the same thing. What a mutant's kin are does not depend on which worker is free, nor does,
+therefore, which test is named.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -41,6 +46,8 @@ from .mutants import CAUGHT, OldWays
 from .taken import counted
 
 PROFILE = "mutants"
+LINT = "lint"
+"""The step that is neither a list of tests nor a function."""
 MEMORY = 2 << 30
 """Bytes a child may grow by: a mutant that fills the memory ends itself, not the machine."""
 LAYER_LIMIT_S = 120.0
@@ -53,9 +60,10 @@ class Worker:
     def __init__(self, channels: str) -> None:
         self.jobs, self.answers = (int(number) for number in channels.split(","))
         self.items: list[pytest.Item] = []
-        # The same examples for every mutant, none kept, and no smaller one looked for: only whether it fails counts.
+        # The same examples for every mutant, none kept, and neither a smaller one nor a second fault looked for: only
+        # whether it fails counts.
         hypothesis.settings.register_profile(
-            PROFILE, deadline=None, derandomize=True, database=None,
+            PROFILE, deadline=None, derandomize=True, database=None, report_multiple_bugs=False,
             phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
         )  # fmt: skip
 
@@ -83,42 +91,79 @@ class Worker:
     def do_list(self) -> dict[str, Any]:
         """What there is to choose from. Made here once, so that no child has to make it."""
         mutants()
+        # A collection in a child would write to every object there is, and so copy all memory that it shares with this
+        # process: it costs more than most tests.
+        gc.collect()
+        gc.freeze()
         return {"tests": [item.nodeid for item in self.items], "by_hand": sorted(by_hand())}
 
-    def do_record(self, tests: list[int]) -> dict[str, Any]:
-        """What tests take and call, without any mutant."""
-        with Child(self._record, tests) as child:
-            return {"tests": list(child.lines(None))}
+    def do_record(self, tests: list[int], limit: float | None) -> dict[str, Any]:
+        """What tests take and call, without any mutant. One that uses more than `limit` seconds of the processor is cut
+        short; of it only that is told."""
+        told: list[dict[str, Any]] = []
+        while len(told) < len(tests):
+            with Child(self._record, tests[len(told) :], limit) as child, contextlib.suppress(EOFError):
+                told += child.lines(None)
+            if len(told) < len(tests):
+                test = tests[len(told)]
+                if child.status != signal.SIGVTALRM:
+                    raise RuntimeError(f"{self.items[test].nodeid} ends its process: wait status {child.status}")
+                told.append({"test": test, "seconds": None, "passed": True, "near": []})
+        return {"tests": told}
 
-    def _record(self, tests: list[int]) -> Iterator[Any]:
+    def _record(self, tests: list[int], limit: float | None) -> Iterator[Any]:
         with called() as names:
             for number, following in _with_next(tests):
                 names.clear()
+                # What the alarm does is up to nobody: it ends the process.
+                signal.setitimer(signal.ITIMER_VIRTUAL, limit or 0.0)
                 began = time.process_time()  # of this process: what others do to the machine is no matter
                 with counted() as taken:
                     passed = self._run(number, following)
                 seconds = time.process_time() - began
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
                 rows = {row_name(TABLES[name], TABLES[name].rows[index]) for name, index in taken}
                 yield {"test": number, "seconds": seconds, "passed": passed, "near": sorted(rows | names)}
 
-    def do_try(self, mutant: str, steps: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Put a mutant to steps, until one notices."""
+    def do_try(self, mutants: list[tuple[str, list[tuple[str, Any]]]]) -> list[dict[str, Any]]:
+        """Put kin mutants to steps, each until one notices."""
+        noticed: list[int] = []  # tests, the last that noticed first
+        return [self._put(name, steps, noticed) for name, steps in mutants]
+
+    def _put(self, mutant: str, steps: list[tuple[str, Any]], noticed: list[int]) -> dict[str, Any]:
         began = time.perf_counter()
-        layer, by = "", ""
+        layer, by = self._lint(mutant, steps)
+        test = None
+        if not layer:
+            asked = [(name, first(step, noticed)) for name, step in steps if step != LINT]
+            layer, by, test = self._in_child(mutant, asked)
+        if test is not None:
+            noticed[:] = [test, *(number for number in noticed if number != test)]
+        return {"mutant": mutant, "layer": layer, "by": by, "seconds": time.perf_counter() - began}
+
+    def _lint(self, mutant: str, steps: list[tuple[str, Any]]) -> tuple[str, str]:
+        """The layer and what the lint says, if it is asked. It runs nothing, so it needs no child."""
+        for layer, step in steps:
+            found = noticed_by_lint(mutants()[mutant]) if step == LINT else None
+            if found is not None:
+                return layer, found
+        return "", ""
+
+    def _in_child(self, mutant: str, steps: list[tuple[str, Any]]) -> tuple[str, str, int | None]:
+        """The layer that notices and how, and the number of the test if it is one."""
+        layer, by, test = "", "", None
         with Child(self._try, mutant, steps) as child:
             try:
                 for told in child.lines(LAYER_LIMIT_S):
-                    layer, by = told.get("layer", layer), told["by"]
+                    layer, by, test = told.get("layer", layer), told["by"], told.get("test")
                     if told["noticed"]:
-                        break
+                        return layer, by, test
                     child.limit = told["limit"]
-                else:
-                    layer = by = ""
             except TimeoutError:
-                by += ": lasts too long"
+                return layer, f"{by}: lasts too long", test
             except EOFError:
-                by += ": the process died"
-        return {"mutant": mutant, "layer": layer, "by": by, "seconds": time.perf_counter() - began}
+                return layer, f"{by}: the process died", test
+        return "", "", None
 
     def _try(self, mutant: str, steps: list[tuple[str, Any]]) -> Iterator[Any]:
         """Before each test what comes, so that it is known what lasts too long; and what has noticed."""
@@ -128,11 +173,7 @@ class Worker:
         damage = mutants()[mutant]
         for layer, step in steps:
             yield {"layer": layer, "by": layer, "noticed": False, "limit": LAYER_LIMIT_S}
-            if step == "lint":
-                found = noticed_by_lint(damage)
-                if found is not None:
-                    yield {"by": found, "noticed": True}
-            elif isinstance(step, str):
+            if isinstance(step, str):
                 module, _, function = step.partition(":")
                 with in_place(damage):
                     found = getattr(importlib.import_module(module), function)(damage)
@@ -144,9 +185,10 @@ class Worker:
 
     def _try_tests(self, step: list[tuple[int, float]]) -> Iterator[Any]:
         for (number, limit), following in _with_next(step):
-            yield {"by": self.items[number].nodeid, "noticed": False, "limit": limit}
+            told = {"by": self.items[number].nodeid, "test": number}
+            yield {**told, "noticed": False, "limit": limit}
             if not self._run(number, following and following[0]):
-                yield {"by": self.items[number].nodeid, "noticed": True}
+                yield {**told, "noticed": True}
 
     def _try_by_hand(self, name: str) -> Iterator[Any]:
         """An old way and the tests that stand against it."""
@@ -168,10 +210,12 @@ class Worker:
 
 
 class Child:
-    """A forked process that runs a generator and tells each of its values; ended when the block is left."""
+    """A forked process that runs a generator and tells each of its values; ended when the block is left, and `status`
+    is how, as the system gives it."""
 
     def __init__(self, body: Any, *arguments: Any) -> None:
         self.limit: float | None = None
+        self.status: int | None = None
         self._rest = b""
         self._read, write = os.pipe()
         sys.stdout.flush()
@@ -226,7 +270,15 @@ class Child:
             os.killpg(self._pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)  # one that has not come to its own session yet
-        os.waitpid(self._pid, 0)
+        self.status = os.waitpid(self._pid, 0)[1]
+
+
+def first(step: Any, noticed: list[int]) -> Any:
+    """A step that is a list of tests with those in front that noticed before; any other as it is."""
+    if isinstance(step, str):
+        return step
+    place = {number: index for index, number in enumerate(noticed)}
+    return sorted(step, key=lambda each: place.get(each[0], len(place)))
 
 
 def _with_next(values: list[Any]) -> Iterator[tuple[Any, Any]]:

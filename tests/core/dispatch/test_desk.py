@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.coordinator import Coordinator
 
 from support.cohort import Cohort
 from support.hand import Hand, messages, named
@@ -127,6 +128,40 @@ def test_a_rollback_gives_the_slot_back() -> None:
     hand.feed(ev.SendFailed(token))
     assert hand.co.desk.window is not None
     assert hand.co.desk.window.left == {0: 3, 1: 1} and hand.co.book.pools[0].free == 4
+
+
+def test_who_is_done_with_its_part_of_a_final_window_is_waited_for_no_longer() -> None:
+    """G-1, G-4, C-4, D-7: what rank 2 left behind is planned as two and two. Rank 1 has one of its two in hand, so a
+    batch is free; rank 0 is below its count of three all the same when its two are done, and gets no more."""
+    hand = Hand(3, samples=20, num_epochs=1).form()
+    hand.feed(ev.LinkLost(2, 1, "reset"))
+    hand.window()
+    window = hand.co.desk.window
+    assert window is not None and window.planned == {0: 2, 1: 2}
+    hand.step(0, 2)
+    assert not hand.co.peers[0].satisfied and hand.co.short == 2
+    hand.complete(0)
+    assert window.left == {0: 0, 1: 1} and hand.co.book.pools[0].free == 1
+    assert hand.co.peers[0].satisfied and hand.co.short == 1 and hand.co.cycle.waiting_since == hand.now
+
+
+@pytest.mark.parametrize(("batches", "passes"), [(200, 0), (6, 1)])
+def test_the_end_of_a_plan_concerns_others_only_when_no_batch_is_free(
+    monkeypatch: pytest.MonkeyPatch, batches: int, passes: int
+) -> None:
+    """C-4, D-9: looked at is one rank, not all of them; whoever is idle is done once nothing is left to hand out."""
+    hand = Hand(2, samples=2 * batches, num_epochs=1).form()
+    hand.step(0, 3)
+    taken: list[Coordinator] = []
+    whole = Coordinator._pass
+
+    def noted(co: Coordinator) -> None:
+        taken.append(co)
+        whole(co)
+
+    monkeypatch.setattr(Coordinator, "_pass", noted)
+    hand.complete(0)
+    assert len(taken) == passes and not hand.co.cycle.pending
 
 
 # --- who is served when (D-8, D-13, D-16, D-20, D-21) ----------------------------------------------------------------

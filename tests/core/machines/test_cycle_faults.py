@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from paceline.core import effects as fx
@@ -221,6 +222,17 @@ def test_moving_bytes_push_the_ceiling_out_and_repeats_do_not() -> None:
     assert hand.co.cycle.pending
     hand.ready(0)
     hand.feed(ev.RoundProgress(hand.co.cycle.key, 1, 1 << 20, False))
+    hand.tick(101)
+    assert hand.co.cycle.phase == CyclePhase.STALLED
+
+
+def test_bytes_of_another_round_are_counted_and_push_nothing_out() -> None:
+    """R-1, R-11, M-15: they are fenced, so the cycle stalls when it would have without them."""
+    hand = pending()
+    hand.tick(200)
+    other = attrs.evolve(hand.co.cycle.key, cycle=hand.co.cycle.number + 1)
+    hand.feed(ev.RoundProgress(other, 1, 1 << 20, False))
+    assert hand.co.fenced == {(m.NO_RANK, "RoundProgress"): 1}
     hand.tick(101)
     assert hand.co.cycle.phase == CyclePhase.STALLED
 

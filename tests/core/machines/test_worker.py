@@ -145,6 +145,18 @@ def test_a_later_attempt_ships_the_retained_copy() -> None:
     assert rank.worker.steps_since_avg == 1
 
 
+def test_a_rank_that_holds_still_ships_the_retained_copy_again_too() -> None:
+    """W-10, W-11, C-39: it stands where it was copied; even so a later attempt copies nothing a second time."""
+    rank = Rank(T)
+    rank.step(2)
+    rank.request(1)
+    rank.copied(1)
+    assert rank.worker.phase == P
+    again = of(rank.request(1, attempt=1), fx.TakeSnapshot)[0]
+
+    assert (again.shipped, again.fresh, again.attempt) == (2, False, 1)
+
+
 def test_the_next_source_of_the_initial_state_takes_a_fresh_copy() -> None:
     """M-6: an observer that becomes the source ships everything."""
     rank = Rank(J)
