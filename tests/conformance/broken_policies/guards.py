@@ -106,3 +106,11 @@ class CountsRanks(LevelGuard):
         total = sum(value for value in cycle.divergences.values() if math.isfinite(value))
         return SuppressGrowth() if total > 1.0 else Stable()
 
+
+class CannotSayWhatItSaw(LevelGuard):
+    """Its history of a run cannot be written down."""
+
+    def saved(self) -> dict[str, Any]:
+        if self.recent:
+            raise OverflowError("too much has happened")
+        return super().saved()
