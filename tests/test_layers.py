@@ -29,7 +29,10 @@ THIRD_PARTY = {
 EXCEPTIONS = {
     "core/simulation/strategies.py": {"hypothesis"},
     "transports/pytest_plugin.py": {"pytest"},
+    "core/conformance/pytest_kit.py": {"pytest"},
+    "core/conformance/policies/test_policy.py": {"pytest"},
     "transports/conformance/test_transport.py": {"pytest"},
+    "backends/conformance/test_averager.py": {"pytest"},
 }
 """Modules that may import more than their floor: what is for users of hypothesis or pytest needs those."""
 

@@ -1,30 +1,42 @@
-"""The options of `pytest --pyargs paceline.transports.conformance --transport pigeon://loft`.
+"""The options of the conformance kits when pytest runs them, such as
+
+    pytest --pyargs paceline.transports.conformance --transport pigeon://loft
 
 pytest loads this module in every session of everybody who has paceline installed, because options can only be added
 before anything is collected. So it imports nothing of paceline, and adds nothing unless a kit was asked for by its
 name: a project may have a `--transport` of its own.
 
-A kit of another floor that wants options adds a line to `OPTIONS`.
+The kits of all floors have their options here; what makes tests of their checks is `core.conformance.pytest_kit`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pytest
 
 __all__ = ["OPTIONS", "pytest_load_initial_conftests"]
 
-OPTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "paceline.transports.conformance": (
-        ("--transport", "TARGET", "the transport to check: pigeon://address, or module:factory@pigeon://address"),
-    ),
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "paceline.transports.conformance": {
+        "--transport": {
+            "metavar": "TARGET",
+            "help": "the transport to check: pigeon://address, or module:factory@pigeon://address",
+        },
+        "--fast": {"action": "store_true", "help": "repeat little and use few channels"},
+    },
+    "paceline.backends.conformance": {
+        "--averager": {"metavar": "NAME", "help": "the averager to check: an installed one, or module:class"},
+    },
+    "paceline.core.conformance.policies": {
+        "--policy": {"metavar": "MODULE:FACTORY", "help": "the policy to check; a class is a factory"},
+        "--kind": {"choices": ["cadence", "guard", "detector"], "help": "what it decides"},
+    },
 }
-"""For each package of checks its options: name, what stands for the value, explanation."""
+"""For each package of checks its options, as `argparse` takes them."""
 
-LEVEL = ("--level", "L0|L1|L2|L3", "how deep to check")
-FAST = ("--fast", "repeat little and use few channels")
+LEVEL = {"default": "L3", "choices": ["L0", "L1", "L2", "L3"], "help": "how deep to check"}
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
@@ -33,8 +45,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
     if not asked:
         return
     group = parser.getgroup("paceline", "conformance kits of paceline")
-    for option, metavar, text in (option for name in asked for option in OPTIONS[name]):
-        group.addoption(option, metavar=metavar, help=text)
-    option, metavar, text = LEVEL
-    group.addoption(option, metavar=metavar, default="L3", choices=metavar.split("|"), help=text)
-    group.addoption(FAST[0], action="store_true", help=FAST[1])
+    for option, described in (each for name in asked for each in OPTIONS[name].items()):
+        group.addoption(option, **described)
+    group.addoption("--level", **LEVEL)

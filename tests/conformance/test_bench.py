@@ -18,6 +18,8 @@ from paceline.transports.conformance import Bench, bench_for, conform, leaks
 from paceline.transports.conformance.kit import claimed_by
 from paceline.transports.conformance.stage import pair
 
+from conformance.broken_transports.doors import ServesWhoeverKnocks
+
 TCP = bench_for("tcp://127.0.0.1:0", thorough=False, heartbeat_s=20.0, evidence_s=20.0)
 MEMORY = bench_for("memory://bench", thorough=False, heartbeat_s=20.0, evidence_s=20.0)
 
@@ -70,8 +72,10 @@ def test_how_strangers_knock_may_be_given() -> None:
         await far.aclose()
         return near
 
-    assert outcome(MEMORY, "T342")[0] is Status.NOT_CHECKED
-    assert outcome(attrs.evolve(MEMORY, stranger=knock), "T342") == (Status.PASSED, "")
+    # A claim, so that there may be strangers; and an address at which nobody knows how to knock.
+    bench = bench_for(f"{ServesWhoeverKnocks.__module__}:{ServesWhoeverKnocks.__name__}@memory://knock", thorough=False)
+    assert outcome(bench, "T342")[0] is Status.NOT_CHECKED
+    assert outcome(attrs.evolve(bench, stranger=knock), "T342") == (Status.PASSED, "")
 
 
 def test_on_a_system_that_lists_nothing_leaks_are_not_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

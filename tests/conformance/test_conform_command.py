@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import pkgutil
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -14,13 +18,16 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.backends.cli import cli
-from paceline.core.conformance import Level
+from paceline.core.conformance import Level, Outcome, Report, Status
+from paceline.core.conformance.pytest_kit import kit_tests
 from paceline.core.errors import ConfigError
-from paceline.transports import conformance
 from paceline.transports.conformance import KIT
 
 ROOT = Path(__file__).parents[2]
-KIT_FILES = sorted(Path(conformance.__file__).parent.glob("*.py"))
+PUBLIC_ONLY = sorted(
+    file for folder in ("core/conformance", "transports/conformance", "backends/conformance", "docs/examples")
+    for file in (ROOT / folder).rglob("*.py")
+)  # fmt: skip
 PLUGIN = "paceline.transports.pytest_plugin"
 BROKEN = "conformance.broken_transports.order:DropsTheLastFrame@memory://command"
 
@@ -94,15 +101,45 @@ def run_pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_each_check_is_a_test_and_what_is_left_out_has_its_reason(tmp_path: Path) -> None:
+def test_the_kits_run_as_the_guides_say(tmp_path: Path) -> None:
+    """In a project that has the examples and nothing else, all kits in one session. Each check is a test; what is left
+    out has its reason; what fails says what it asserts."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    options = ("--pyargs", "paceline.transports.conformance", "--fast", "-rs")
-    done = run_pytest(tmp_path, *options, "--transport", "memory://pytest", "-k", "T101 or T322 or T342")
+    words = ["--fast", "-rs", "-k", "T001 or T101 or T344 or A001 or A202 or P101 or P122"]
+    for guide, example in (("transport", "unix_transport"), ("averager", "plain_averager"), ("policy", "own_policies")):
+        shutil.copy(ROOT / "docs" / "examples" / f"{example}.py", tmp_path)
+        (page,) = (ROOT / "docs" / "guides").glob(f"write-a*-{guide}.md")
+        (said,) = re.findall(r"pytest (--pyargs paceline[.][^`\n]*)", page.read_text(encoding="utf-8"))
+        words += said.replace("unix:///run/user/1000/kit", f"unix_transport:UnixTransport@unix://{tmp_path}/kit").split()
+    done = run_pytest(tmp_path, *words)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed, 2 skipped" in done.stdout
-    assert "not claimed: across_processes is not claimed" in done.stdout
-    assert "not checked: nothing is known that could knock at memory://pytest" in done.stdout
+    assert "5 passed, 2 skipped" in done.stdout
+    assert "not checked: it was given as a factory, so no entry point was looked for" in done.stdout
+    assert "not claimed: across_hosts is not claimed, and lacks as documented" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "raised", "text"),
+    [
+        (Status.PASSED, None, ""),
+        (Status.NOT_CLAIMED, pytest.skip.Exception, "not claimed: seen"),
+        (Status.NOT_CHECKED, pytest.skip.Exception, "not checked: seen"),
+        (Status.FAILED, pytest.fail.Exception, "seen\nasserts: It holds.\nexplained: docs/guides/page.md#heading"),
+        (Status.ERROR, pytest.fail.Exception, "seen"),
+    ],
+)
+def test_how_a_check_ends_as_a_test(status: Status, raised: type[BaseException] | None, text: str) -> None:
+    outcome = Outcome(id="T101", name="each", level=Level.L1, status=status, message="seen", asserts="It holds.",
+                      doc="guides/page.md#heading", rerun="")  # fmt: skip
+    report = Report(kit="", kit_version=1, target="", level=Level.L3, claims={}, outcomes=(outcome,))
+    _, test = kit_tests(lambda config: (KIT, lambda check: report))
+    if raised is None:
+        test(lambda check: report, "T101")
+        return
+    with pytest.raises(raised) as seen:
+        test(lambda check: report, "T101")
+    assert text in str(seen.value)
 
 
 def test_the_plug_in_leaves_the_sessions_of_others_alone(tmp_path: Path) -> None:
@@ -131,17 +168,35 @@ def test_the_id_of_a_check_has_its_level() -> None:
     assert [check.id for check in KIT.checks if int(check.id[1]) != check.level] == []
 
 
-def test_the_kit_asks_for_nothing_private() -> None:
-    """What it can reach, a plug-in author can: no name with an underscore is imported or used."""
-    private = []
-    for file in KIT_FILES:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                names = [alias.name for alias in node.names] + (node.module or "").split(".")
-            elif isinstance(node, ast.Attribute):
-                names = [node.attr]
-            else:
-                continue
-            private += [f"{file.name}: {name}" for name in names if re.match(r"_(?!_)", name)]
+def resolved(file: Path, node: ast.ImportFrom) -> str:
+    """The absolute name of the module from which something is imported."""
+    if node.level == 0:
+        return node.module or ""
+    package = ["paceline", *file.relative_to(ROOT).parent.parts]
+    return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
 
-    assert [name for name in private if name != "processes.py: _exit" and name != "peer.py: _exit"] == []
+
+def private_in(file: Path) -> Iterator[str]:
+    """What a file takes from elsewhere that is nobody's to take: names that begin with an underscore, and names of
+    paceline that their module does not publish."""
+    tree = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    own = {node.name for node in tree if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    own |= {node.target.id for node in tree if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    for node in tree:
+        if isinstance(node, ast.ImportFrom):
+            module = resolved(file, node)
+            names = [alias.name for alias in node.names]
+            yield from (name for name in [*names, *module.split(".")] if re.match(r"_(?!_)", name))
+            if module.startswith("paceline"):
+                public = getattr(importlib.import_module(module), "__all__", names)
+                inside = {info.name for info in pkgutil.iter_modules(getattr(sys.modules[module], "__path__", ()))}
+                yield from (f"{module}.{name}" for name in names if name not in public and name not in inside)
+        elif isinstance(node, ast.Attribute) and re.match(r"_(?!_)", node.attr) and node.attr not in own:
+            yield node.attr
+
+
+def test_kits_and_examples_ask_for_nothing_private() -> None:
+    """What they can reach, a plug-in author can."""
+    private = {f"{file.parent.name}/{file.name}: {name}" for file in PUBLIC_ONLY for name in private_in(file)}
+
+    assert private == {"conformance/peer.py: _exit"}, "os._exit is how a process ends without a word"

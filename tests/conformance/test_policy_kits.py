@@ -18,70 +18,63 @@ from paceline.core.cadence import Balancer
 from paceline.core.cadence_inputs import WindowReport
 from paceline.core.config import Config
 from paceline.core.conformance import Status
-from paceline.core.conformance.policies import KITS, check_policy
+from paceline.core.conformance.policies import KITS, check_policy, liveness
 from paceline.core.coordinator import Coordinator
 from paceline.core.detector import FixedDetector, Learned, LearnedDetector, Limits, judged
 from paceline.core.errors import CheckpointError, ConfigError
 from paceline.core.guard import GrowthGuard, LevelGuard, NoGuard
 from paceline.core.policies import Policies
 from paceline.core.simulation import Setup, World
+from paceline.core.simulation.simulator import simulate
 
 from conformance.broken_policies import cadences, detectors, guards
+from conformance.caught import Caught, cases, ensure_complete
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_policies.py"
 SHIPPED: tuple[tuple[str, Any], ...] = (
     ("guard", LevelGuard), ("guard", GrowthGuard), ("guard", NoGuard), ("cadence", Balancer),
     ("detector", LearnedDetector), ("detector", functools.partial(FixedDetector, 20.0)),
 )  # fmt: skip
-CAUGHT_BY: dict[str, dict[type, str]] = {
+CAUGHT: dict[str, Caught] = {
     "guard": {
-        guards.TelemetryByName: "P101",
-        guards.DividesByTheNorm: "P111",
-        guards.NudgesByTheSignal: "P111",
-        guards.AnswersInWords: "P111",
-        guards.CountsItsCalls: "P112",
-        guards.ForgetsAtRestart: "P113",
-        guards.SavesObjects: "P113",
-        guards.TakesAnyRecord: "P114",
-        guards.RemembersEverything: "P115",
-        guards.NeverSatisfied: "P121",
-        guards.ClaimsToNudge: "P122",
-        guards.NudgesInSecret: "P122",
-        guards.CountsRanks: "P123",
+        "P101": [guards.TelemetryByName],
+        "P111": [guards.DividesByTheNorm, guards.NudgesByTheSignal, guards.AnswersInWords],
+        "P112": [guards.CountsItsCalls],
+        "P113": [guards.ForgetsAtRestart, guards.SavesObjects],
+        "P114": [guards.TakesAnyRecord],
+        "P115": [guards.RemembersEverything],
+        "P121": [guards.NeverSatisfied],
+        "P122": [guards.ClaimsToNudge, guards.NudgesInSecret],
+        "P123": [guards.CountsRanks, guards.FreeInSecret],
+        "P131": [guards.CannotSayWhatItSaw],
     },
     "cadence": {
-        cadences.WantsFewArguments: "P201",
-        cadences.DividesByCost: "P211",
-        cadences.CountsInFractions: "P211",
-        cadences.StarvesTheSlow: "P211",
-        cadences.LongerThanAnEpoch: "P211",
-        cadences.DriftsByItself: "P212",
-        cadences.GrowsUnasked: "P213",
-        cadences.GrowsWhenSuppressed: "P213",
-        cadences.TakesTheNudgeBack: "P214",
-        cadences.ForgetsItsCounts: "P215",
-        cadences.TakesOtherRanks: "P216",
-        cadences.KnowsNoNewcomers: "P217",
-        cadences.RunsAway: "P218",
-        cadences.Equalizes: "P221",
-        cadences.BalancesInSecret: "P221",
-        cadences.NeverGrows: "P222",
-        cadences.GrowsInSecret: "P222",
-        cadences.StopsInARun: "P231",
+        "P201": [cadences.WantsFewArguments],
+        "P211": [
+            cadences.DividesByCost, cadences.CountsInFractions, cadences.StarvesTheSlow, cadences.LongerThanAnEpoch,
+        ],
+        "P212": [cadences.DriftsByItself],
+        "P213": [cadences.GrowsUnasked, cadences.GrowsWhenSuppressed],
+        "P214": [cadences.TakesTheNudgeBack],
+        "P215": [cadences.ForgetsItsCounts],
+        "P216": [cadences.TakesOtherRanks],
+        "P217": [cadences.KnowsNoNewcomers],
+        "P218": [cadences.RunsAway],
+        "P221": [cadences.Equalizes, cadences.BalancesInSecret],
+        "P222": [cadences.NeverGrows, cadences.GrowsInSecret],
+        "P231": [cadences.StopsInARun],
     },
     "detector": {
-        detectors.AnswersInSeconds: "P301",
-        detectors.MeanOfNothing: "P311",
-        detectors.KnowsNoLimits: "P311",
-        detectors.RemembersOthers: "P312",
-        detectors.SuspectsHabits: "P313",
-        detectors.LearnsBackwards: "P321",
-        detectors.LearnsInSecret: "P321",
-        detectors.OneForAll: "P321",
+        "P301": [detectors.AnswersInSeconds],
+        "P311": [detectors.MeanOfNothing, detectors.KnowsNoLimits],
+        "P312": [detectors.RemembersOthers],
+        "P313": [detectors.SuspectsHabits],
+        "P321": [detectors.LearnsBackwards, detectors.LearnsInSecret, detectors.OneForAll],
+        "P331": [detectors.AlwaysHasty],
     },
 }
-"""Which check catches which policy."""
-BROKEN = [(kind, broken, check) for kind, found in CAUGHT_BY.items() for broken, check in found.items()]
+"""For each check the policies that it catches."""
+BROKEN = [(kind, check, broken) for kind, caught in CAUGHT.items() for check, broken in cases(caught)]
 
 
 @pytest.mark.parametrize(("kind", "make"), SHIPPED, ids=lambda each: getattr(each, "__name__", str(each)[:12]))
@@ -91,18 +84,48 @@ def test_what_ships_keeps_its_contract(kind: str, make: Any) -> None:
     assert [f"{o.id} {o.message}" for o in report.outcomes if not o.ok] == []
 
 
-@pytest.mark.parametrize(("kind", "broken", "check"), BROKEN, ids=[broken.__name__ for _, broken, _ in BROKEN])
-def test_a_broken_policy_is_caught_by_its_check(kind: str, broken: type, check: str) -> None:
+@pytest.mark.parametrize(("kind", "check", "broken"), BROKEN,
+                         ids=[f"{check}-{each.__name__}" for _, check, each in BROKEN])  # fmt: skip
+def test_a_broken_policy_is_caught_by_its_check(kind: str, check: str, broken: type) -> None:
     """A net with holes is none."""
     (outcome,) = check_policy(kind, broken, only=[check]).outcomes
     assert outcome.status is Status.FAILED, f"{outcome.status}: {outcome.message}"
 
 
 @pytest.mark.parametrize(("module", "kind"), [(guards, "guard"), (cadences, "cadence"), (detectors, "detector")])
-def test_every_broken_policy_of_the_folder_is_here(module: Any, kind: str) -> None:
-    """One that nobody looks for proves nothing."""
-    defined = {each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__}
-    assert defined == set(CAUGHT_BY[kind])
+def test_each_check_catches_something(module: Any, kind: str) -> None:
+    """A new check needs a new broken policy."""
+    ensure_complete(KITS[kind], CAUGHT[kind], [module])
+
+
+BOTH_WAYS: dict[str, dict[str, tuple[str, type, type]]] = {
+    "guard": {
+        "nudges": ("P122", guards.ClaimsToNudge, guards.NudgesInSecret),
+        "free_of_world": ("P123", guards.CountsRanks, guards.FreeInSecret),
+    },
+    "cadence": {
+        "balances": ("P221", cadences.Equalizes, cadences.BalancesInSecret),
+        "grows": ("P222", cadences.NeverGrows, cadences.GrowsInSecret),
+    },
+    "detector": {"learns": ("P321", detectors.OneForAll, detectors.LearnsInSecret)},
+}
+"""For each capability its check, who claims it and lacks it, who has it and does not claim it."""
+
+
+@pytest.mark.parametrize("kind", KITS)
+def test_each_capability_is_looked_at_both_ways(kind: str) -> None:
+    """A claim is tested, and what is there is to be claimed."""
+    assert set(BOTH_WAYS[kind]) == set(KITS[kind].capabilities)
+    for capability, (check, *wrong) in BOTH_WAYS[kind].items():
+        reports = [check_policy(kind, each, only=[check]) for each in wrong]
+        assert [report.claims[capability] for report in reports] == [True, False], capability
+        assert [report.outcomes[0].status for report in reports] == [Status.FAILED] * 2, capability
+
+
+def test_the_runs_of_the_kits_are_what_they_say() -> None:
+    """I35, I38: without a fault nobody stands still; in the others faults strike, or they would show nothing."""
+    struck = [simulate(case).struck for case in liveness.CASES]
+    assert struck[:3] == [0, 0, 0] and min(struck[3:]) > 0, struck
 
 
 @pytest.mark.parametrize(("kind", "name"), [("guard", "PatientGuard"), ("cadence", "EqualSteps"),

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from ...core.conformance import CheckFailed, Level, ensure, raising
+from ...core.conformance import CheckFailed, Level, accepting, ensure, raising
 from ...core.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from ...core.messages import BulkBlock, Exiting
 from ..api import Channel, Listener
@@ -51,7 +51,8 @@ async def an_address_is_free_again_at_once(bench: Bench) -> None:
     """A closed listener leaves its address to the next one, even right after a channel was served there."""
     async with bench.open() as (transport, url):
         for _ in range(2):
-            listener = await transport.listen(url, bench.credentials)
+            with accepting(f"listen at {url}, where the listener before was closed,"):
+                listener = await transport.listen(url, bench.credentials)
 
             async def answer(channel: Channel) -> None:
                 ensure(await channel.receive() == heartbeat(1), "a heartbeat came as something else")
@@ -102,7 +103,8 @@ async def a_closed_listener_lets_its_channels_go_on(bench: Bench) -> None:
             rank = await transport.dial(listener.url, bench.credentials)
             await rank.send(heartbeat(1))
             await listener.aclose()
-            await rank.send(heartbeat(2))
+            with accepting("a message on a channel whose listener was closed"):
+                await rank.send(heartbeat(2))
         await rank.aclose()
     ensure(heard == [heartbeat(1), heartbeat(2)], f"of two heartbeats the handler heard {heard}")
 

@@ -12,7 +12,7 @@ from ..api import Channel
 from .kit import KIT, PAGE, Bench, within
 from .stage import UNREAD_BYTES, beacon, block, clogged, heartbeat, pair, pattern, quiet, receive_in_order
 
-__all__: list[str] = []
+__all__ = ["LONG"]
 
 BACK_PRESSURE = f"{PAGE}#back-pressure"
 LANES = f"{PAGE}#two-lanes"

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
@@ -167,15 +167,16 @@ async def a_killed_coordinator_is_evidenced(bench: Bench) -> None:
         with within(START_S, "the start of a coordinator in another process"):
             there = await _said(child)
         ensure(there.startswith(f"{transport.scheme}://"), f"a coordinator in another process said {there!r}")
-        ranks = [await transport.dial(there, bench.credentials) for _ in range(3)]
-        for rank in ranks:
-            ensure(await rank.receive() == beacon(1), "a beacon came as something else")
-        child.kill()
-        for rank in ranks:
-            what = "receive from a coordinator that was killed"
-            with due(TransportError, what, bench.evidence_s, naming=[rank.peer]):
-                await rank.receive()
-            await rank.aclose()
+        async with AsyncExitStack() as ranks:
+            dialled = [await transport.dial(there, bench.credentials) for _ in range(3)]
+            for rank in dialled:
+                ranks.push_async_callback(rank.aclose)
+                ensure(await rank.receive() == beacon(1), "a beacon came as something else")
+            child.kill()
+            for rank in dialled:
+                what = "receive from a coordinator that was killed"
+                with due(TransportError, what, bench.evidence_s, naming=[rank.peer]):
+                    await rank.receive()
         with due(TransportError, "a dial to a coordinator that was killed", bench.limit_s):
             await transport.dial(there, bench.credentials)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import attrs
 import trio
 
-from ...core.conformance import CheckFailed, ensure
+from ...core.conformance import CheckFailed, accepting, ensure
 from ...core.errors import TransportError
 from ...core.messages import Beacon, BulkBlock, Heartbeat, RoundKey, RoundKind
 from ..api import Channel, Credentials, Listener, Transport
@@ -148,10 +148,11 @@ async def quiet(cushion_s: float = 0.0) -> None:
 async def exchange(pair: Pair, number: int = 1) -> None:
     """One message each way; what shows that a channel is well."""
     rank, coordinator = pair
-    await rank.send(heartbeat(number))
-    ensure(await coordinator.receive() == heartbeat(number), "a heartbeat came as something else")
-    await coordinator.send(beacon(number))
-    ensure(await rank.receive() == beacon(number), "a beacon came as something else")
+    with accepting("a message each way on a channel that should be well"):
+        await rank.send(heartbeat(number))
+        ensure(await coordinator.receive() == heartbeat(number), "a heartbeat came as something else")
+        await coordinator.send(beacon(number))
+        ensure(await rank.receive() == beacon(number), "a beacon came as something else")
 
 
 def every_call(channel: Channel, message: object) -> dict[str, Callable[[], Awaitable[object]]]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
+import stat
 from contextlib import AsyncExitStack, suppress
 from urllib.parse import urlsplit
 
 import attrs
 import trio
 
-from ...core.conformance import CheckFailed, Level, NotChecked, ensure
+from ...core.conformance import CheckFailed, Level, NotChecked, accepting, ensure
 from ...core.errors import RefusedError, TransportError
 from ...core.messages import RejectCode
 from ..api import Credentials
 from .kit import KIT, PAGE, Bench, Pair, due, within
+from .leaks import DESCRIPTORS
 from .stage import Meeting, exchange, heartbeat, meet
 
 __all__: list[str] = []
@@ -53,7 +56,8 @@ async def a_dial_that_is_cancelled_leaves_nothing(bench: Bench) -> None:
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_cancel_after, scope, checkpoints)
-                    rank = await met.transport.dial(met.listener.url, bench.credentials)
+                    with accepting("a dial after others that were cancelled"):
+                        rank = await met.transport.dial(met.listener.url, bench.credentials)
                     await rank.aclose()
                     nursery.cancel_scope.cancel()
         await exchange(await _join(met, bench, "a dial after some that were cancelled"))
@@ -104,7 +108,44 @@ def _strangers(bench: Bench) -> list[Credentials]:
     ]
 
 
-@KIT.check("T342", Level.L3, doc=STRANGERS)
+async def no_door_is_open(bench: Bench) -> None:
+    """Without `across_processes` nothing is there at which another program could knock: no socket listens."""
+    before = _listening()
+    async with meet(bench):
+        more = _listening() - before
+    ensure(not more, f"while it listens, programs can knock at {', '.join(more)}: claim across_processes")
+
+
+async def only_this_host_gets_in(bench: Bench) -> None:
+    """Without `across_hosts` no socket listens at an address that other hosts can reach."""
+    before = _listening()
+    async with meet(bench):
+        more = {each for each in _listening() - before if not each.startswith(("127.", "::1", "unix"))}
+    ensure(not more, f"while it listens, other hosts can knock at {', '.join(more)}: claim across_hosts")
+
+
+def _listening() -> set[str]:
+    """Where sockets of this process take connections. Those of Unix are all of this host, and may have no name."""
+    if not DESCRIPTORS.exists():
+        raise NotChecked(f"this system does not list its descriptors at {DESCRIPTORS}")
+    found = set()
+    for name in os.listdir(DESCRIPTORS):
+        with suppress(OSError):  # the descriptor of the listing itself is gone by now
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as opened:
+                    if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        found.add(_address(opened))
+    return found
+
+
+def _address(listening: socket.socket) -> str:
+    if listening.family in (socket.AF_INET, socket.AF_INET6):
+        host, port, *_ = listening.getsockname()
+        return f"{host} port {port}"
+    return f"unix {listening.getsockname()!r}, number {listening.fileno()}"
+
+
+@KIT.check("T342", Level.L3, doc=STRANGERS, needs="across_processes", unclaimed=no_door_is_open)
 async def noise_disturbs_nobody(bench: Bench) -> None:
     """Bytes of other programs on the address end nothing but their own connection, and no handler sees them (N-29)."""
     async with meet(bench) as met:
@@ -118,7 +159,7 @@ async def noise_disturbs_nobody(bench: Bench) -> None:
         ensure(met.arrivals.statistics().current_buffer_used == 0, "a handler was run for noise")
 
 
-@KIT.check("T343", Level.L3, doc=STRANGERS)
+@KIT.check("T343", Level.L3, doc=STRANGERS, needs="across_processes")
 async def a_handshake_that_stands_still_is_ended(bench: Bench) -> None:
     """Who connects and says nothing, or stops in the middle, is closed in bounded time, and keeps nobody out meanwhile
     (N-25)."""
@@ -138,9 +179,10 @@ async def _join(met: Meeting, bench: Bench, what: str) -> Pair:
     """A new channel, in bounded time. Channels of dials that were cancelled late may have come before it, and end by
     themselves: only one whose exchange works is the one just dialled."""
     with within(bench.limit_s, what):
-        rank = await met.transport.dial(met.listener.url, bench.credentials)
-        met.dialled.append(rank)
-        await rank.send(heartbeat(FRESH))
+        with accepting(what):
+            rank = await met.transport.dial(met.listener.url, bench.credentials)
+            met.dialled.append(rank)
+            await rank.send(heartbeat(FRESH))
         while True:
             coordinator = await met.arrivals.receive()
             try:
@@ -162,7 +204,7 @@ async def _knock(bench: Bench, url: str) -> trio.abc.Stream:
     raise NotChecked(f"nothing is known that could knock at {url}: give the bench a stranger if there is")
 
 
-@KIT.check("T344", Level.L3, doc=STRANGERS, needs="across_hosts")
+@KIT.check("T344", Level.L3, doc=STRANGERS, needs="across_hosts", unclaimed=only_this_host_gets_in)
 async def the_address_names_a_host(bench: Bench) -> None:
     """The listener's URL has a host and a port, or a name that other hosts can look up. That another host really
     reaches it is not looked at: the kit runs on one."""

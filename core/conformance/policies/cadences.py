@@ -15,7 +15,7 @@ __all__ = ["CADENCES"]
 
 CADENCES: Kit[CadenceFactory] = Kit(
     name="cadences",
-    version=1,
+    version=2,
     capabilities={
         "balances": "gives a faster rank more steps per window",
         "grows": "lengthens the window while averaging costs too large a part of it",

@@ -14,6 +14,7 @@ from paceline.core.effects import AbortRound, AdmitContribution, CloseRound, Ope
 from paceline.core.errors import LocalProtocolError, RemoteProtocolError
 from paceline.core.events import RoundAborted, RoundProgress, RoundReduced
 from paceline.core.messages import BulkBlock, Contribution, Outcome, RoundKey, RoundResult
+from paceline.core.schema import Schema
 
 
 class TakesAnySchema(StarAverager):
@@ -250,3 +251,49 @@ class StateIsAContribution(StarAverager):
             return result, blocks
         return result, [(block, data[: self.riding.nbytes]) for block, data in blocks[:1]]
 
+
+class KnowsNoGamma(StarAverager):
+    """Is made from a schema, and from nothing else."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema)
+
+
+class HasRoomForOne(StarAverager):
+    """One block of a rank, and no more."""
+
+    def ready_for(self, rank: int) -> bool:
+        member = self.round.members.get(rank) if self.round is not None else None
+        return super().ready_for(rank) and (member is None or member.arrived == 0)
+
+
+class ReadsWhatItRefused(StarAverager):
+    """Lets everything that came have its say, however little."""
+
+    def __init__(self, schema: Schema, *, gamma: float = 1.0, digest: bool = True) -> None:
+        super().__init__(schema, gamma=gamma, digest=digest)
+        self.given: dict[int, memoryview] = {}
+
+    def place(self, block: BulkBlock) -> memoryview:
+        self.given[block.rank] = super().place(block)
+        return self.given[block.rank]
+
+    def reduce(self) -> RoundReduced | RoundAborted:
+        reduced = super().reduce()
+        if isinstance(reduced, RoundReduced) and self._consensus.kept is not None:
+            out = [memory for rank, memory in self.given.items() if rank not in reduced.accepted]
+            self._consensus.kept[0] ^= any(bytes(memory).strip(b"\0") for memory in out)
+        return reduced
+
+
+class KeepsWhatItWasLent(StarAverager):
+    """The memory of the rank that brings the last consensus back is as good as its own."""
+
+    lent: memoryview | None = None
+
+    def restore(self, flat: memoryview) -> None:
+        self.lent = flat
+
+    @property
+    def consensus(self) -> memoryview | None:
+        return super().consensus if self.lent is None else self.lent

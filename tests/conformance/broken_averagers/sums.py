@@ -11,7 +11,7 @@ from paceline.backends.divergence import digest
 from paceline.backends.layout import Block, FlatLayout, narrow, widen
 from paceline.backends.star import StarAverager
 from paceline.backends.star_sum import WeightedSum
-from paceline.core.effects import OpenRound
+from paceline.core.effects import AbortRound, OpenRound
 from paceline.core.events import RoundAborted, RoundReduced
 from paceline.core.schema import EntryClass, Schema
 
@@ -176,3 +176,49 @@ class DigestsTheSum(StarAverager):
             return RoundReduced(reduced.key, reduced.attempt, reduced.accepted, reduced.refused, reduced.realized,
                                 digest(memoryview(b"sum" + bytes(self._consensus.kept or b""))))  # fmt: skip
         return reduced
+
+
+class AveragesEverything(StarAverager):
+    """What is frozen or local travels too."""
+
+    def __init__(self, schema: Schema, *, gamma: float = 1.0, digest: bool = True) -> None:
+        super().__init__(schema, gamma=gamma, digest=digest)
+        self.riding = self.whole
+
+
+class GoesTooFar(_OwnSum):
+    """A tenth beyond the mean, in the hope that it goes on like this."""
+
+    class adder(WeightedSum):
+        def divide(self, divisor: float, movers: int, into: memoryview) -> bool:
+            return super().divide(0.9 * divisor, movers, into)
+
+
+class WeighsTiedTwice(_OwnSum):
+    """An entry with two names is added under both."""
+
+    class adder(WeightedSum):
+        def divide(self, divisor: float, movers: int, into: memoryview) -> bool:
+            finite = super().divide(divisor, movers, into)
+            for field in self._layout.fields:
+                if field.entry.aliases:
+                    where = slice(field.offset, field.offset + field.nbytes)
+                    narrow(2 * widen(into[where], field.entry.dtype), field.entry.dtype, into[where])
+            return finite
+
+
+class KeepsThePartialSum(_OwnSum):
+    """The attempt after an abort goes on from where the one before stood."""
+
+    class adder(WeightedSum):
+        gave_up = False
+
+        def clear(self) -> None:
+            if not self.gave_up:
+                super().clear()
+            self.gave_up = False
+
+    def abort(self, aborted: AbortRound) -> None:
+        super().abort(aborted)
+        assert isinstance(self._sum, self.adder)
+        self._sum.gave_up = True

@@ -76,3 +76,10 @@ class OneForAll:
 
     def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
         return FixedDetector(20.0).deadline(durations, limits)
+
+
+class AlwaysHasty(LearnedDetector):
+    """As soon as the limits allow, whoever it is."""
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        return Learned(limits.floor, len(durations))

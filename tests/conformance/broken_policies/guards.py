@@ -106,3 +106,17 @@ class CountsRanks(LevelGuard):
         total = sum(value for value in cycle.divergences.values() if math.isfinite(value))
         return SuppressGrowth() if total > 1.0 else Stable()
 
+
+class CannotSayWhatItSaw(LevelGuard):
+    """Its history of a run cannot be written down."""
+
+    def saved(self) -> dict[str, Any]:
+        if self.recent:
+            raise OverflowError("too much has happened")
+        return super().saved()
+
+
+class FreeInSecret(LevelGuard):
+    """Does not look at how many ranks there are, and does not say so."""
+
+    claims: ClassVar[tuple[str, ...]] = ()

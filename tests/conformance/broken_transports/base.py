@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 from paceline.core.messages import BulkBlock
-from paceline.transports.api import Capabilities, Channel, Credentials, Listener, Place
+from paceline.transports.api import Capabilities, Channel, Credentials, Listener, Place, Transport
 from paceline.transports.memory import MemoryTransport
+from paceline.transports.tcp import TcpTransport
 
 
 class SoundChannel:
@@ -53,10 +54,20 @@ class SoundTransport:
 
     scheme = "memory"
     capabilities: ClassVar[Capabilities] = MemoryTransport.capabilities
+    below: ClassVar[Callable[[], Transport]] = MemoryTransport
     layer: ClassVar[type[SoundChannel]] = SoundChannel
+    listener: ClassVar[type[SoundListener]] = SoundListener
 
     async def listen(self, url: str, credentials: Credentials) -> Listener:
-        return SoundListener(await MemoryTransport().listen(url, credentials), self.layer)
+        return self.listener(await type(self).below().listen(url, credentials), self.layer)
 
     async def dial(self, url: str, credentials: Credentials) -> Channel:
-        return self.layer(await MemoryTransport().dial(url, credentials))
+        return self.layer(await type(self).below().dial(url, credentials))
+
+
+class OverTcp(SoundTransport):
+    """The same over tcp://, for what only shows where processes die."""
+
+    scheme = "tcp"
+    capabilities = TcpTransport.capabilities
+    below = staticmethod(lambda: TcpTransport(dial_total_s=0))

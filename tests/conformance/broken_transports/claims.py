@@ -6,8 +6,9 @@ import attrs
 
 from paceline.transports.api import Channel, Credentials, Listener
 from paceline.transports.memory import MemoryTransport
+from paceline.transports.tcp import TcpTransport
 
-from .base import SoundTransport
+from .base import OverTcp, SoundTransport
 
 
 class LiesAboutAuthentication(SoundTransport):
@@ -55,3 +56,10 @@ class ClaimsInWords(SoundTransport):
     """A claim is True or False."""
 
     capabilities = attrs.evolve(MemoryTransport.capabilities, authenticated="yes")  # type: ignore[arg-type]
+
+
+class HidesItsPort(OverTcp):
+    """Can be dialled from another process and does not claim it."""
+
+    capabilities = attrs.evolve(TcpTransport.capabilities, across_processes=False)
+

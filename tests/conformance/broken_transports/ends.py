@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 
 from paceline.core.errors import TransportError
 from paceline.core.messages import BulkBlock
 from paceline.transports.api import Channel, Credentials, Listener, Place
-from paceline.transports.memory import MemoryTransport
 from paceline.transports.tcp import TcpTransport
 
 from .base import SoundChannel, SoundListener, SoundTransport
@@ -77,10 +76,7 @@ class ClosesOnce(SoundTransport):
 class HandlerEndsServe(SoundTransport):
     """No fence between the handlers of one listener."""
 
-    async def listen(self, url: str, credentials: Credentials) -> Listener:
-        return self.Fragile(await MemoryTransport().listen(url, credentials), self.layer)
-
-    class Fragile(SoundListener):
+    class listener(SoundListener):
         async def serve(self, handler: Callable[[Channel], Awaitable[None]]) -> None:
             failures: list[Exception] = []
             failed = trio.Event()
@@ -116,6 +112,21 @@ class SecondChoice(SoundTransport):
             return await super().listen(url, credentials)
         except TransportError:
             return await super().listen(f"{url}-2", credentials)
+
+
+class OneLossEndsAll(SoundTransport):
+    """Who closes one channel closes all of them."""
+
+    class layer(SoundChannel):
+        everyone: ClassVar[list[Channel]] = []
+
+        def __init__(self, inner: Channel) -> None:
+            super().__init__(inner)
+            self.everyone.append(inner)
+
+        async def aclose(self) -> None:
+            while self.everyone:
+                await self.everyone.pop().aclose()
 
 
 class WaitsForEver(TcpTransport):

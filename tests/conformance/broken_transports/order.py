@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import trio
@@ -151,3 +151,36 @@ class DeliversAfterClose(SoundTransport):
 
         async def receive(self) -> Any:
             return self.ahead.popleft() if self.ahead else await self.inner.receive()
+
+
+class Interleaves(SoundTransport):
+    """Sends a block in two halves, and takes any two that follow each other for one block."""
+
+    class layer(SoundChannel):
+        async def send_bulk(self, block: BulkBlock, data: memoryview) -> None:
+            half = block.bytes // 2
+            for piece in (data[:half], data[half:]):
+                await self.inner.send_bulk(attrs.evolve(block, bytes=len(piece), entry=block.bytes), piece)
+
+        async def receive_bulk(self, place: Place) -> BulkBlock:
+            came = bytearray()
+
+            def behind(header: BulkBlock) -> memoryview:
+                came.extend(bytes(header.bytes))
+                return memoryview(came)[len(came) - header.bytes :]
+
+            first, _ = [await self.inner.receive_bulk(behind) for _ in range(2)]
+            header = attrs.evolve(first, bytes=first.entry, entry=0)
+            place(header)[:] = came[: header.bytes].ljust(header.bytes)
+            return header
+
+
+class OneHeaderForAll(SoundTransport):
+    """Keeps the header of the newest block where every channel finds it."""
+
+    class layer(SoundChannel):
+        newest: ClassVar[list[BulkBlock]] = []
+
+        async def receive_bulk(self, place: Place) -> BulkBlock:
+            self.newest.append(await self.inner.receive_bulk(place))
+            return self.newest[-2:][0]

@@ -1,0 +1,22 @@
+"""The kit as tests: `pytest --pyargs paceline.backends.conformance --averager mypackage:MyAverager`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ...core.conformance import Kit
+from ...core.conformance.pytest_kit import Judge, kit_tests, option
+from . import KIT, averager_named, check_averager
+
+__all__: list[str] = []
+
+
+def _asked(config: pytest.Config) -> tuple[Kit[Any], Judge]:
+    target = option(config, "--averager", "star")
+    make = averager_named(target)
+    return KIT, lambda check: check_averager(make, target=target, only=[check])
+
+
+pytest_generate_tests, test_averager = kit_tests(_asked)

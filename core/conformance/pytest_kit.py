@@ -1,0 +1,55 @@
+"""A kit as tests of pytest: one for each check, named by its id, so that `-k T301` runs one.
+
+What is not claimed, and what cannot be looked at here, is a skipped test with its reason; `-rs` shows them all. A
+package of checks has a module that pytest collects, of a few lines:
+
+    pytest_generate_tests, test_codec = kit_tests(lambda config: (KIT, judge_of(config.getoption("--codec"))))
+
+and its options a line in `paceline.transports.pytest_plugin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .kit import Kit, Level
+from .report import Report, Status
+
+__all__ = ["Asked", "Judge", "kit_tests", "option"]
+
+Judge = Callable[[str], Report]
+"""Runs the one check of this id and reports."""
+Asked = Callable[[pytest.Config], tuple[Kit[Any], Judge]]
+"""What the options of a session ask for: a kit, and how one of its checks is run over the plug-in that they name."""
+
+
+def option(config: pytest.Config, name: str, example: str) -> str:
+    """An option without which there is nothing to check. `pytest.UsageError` with an example if it is not given."""
+    given: str | None = config.getoption(name)
+    if given is None:
+        raise pytest.UsageError(f"what is to be checked? give {name}, such as {name} {example}")
+    return given
+
+
+def kit_tests(asked: Asked) -> tuple[Callable[[pytest.Metafunc], None], Callable[[Judge, str], None]]:
+    """The two names that a module of tests needs: `pytest_generate_tests`, and the test, whose name is free."""
+
+    def generate(metafunc: pytest.Metafunc) -> None:
+        kit, judge = asked(metafunc.config)
+        checks = kit.select(level=Level[metafunc.config.getoption("--level")])
+        names = [f"{check.id}-{check.name}" for check in checks]
+        metafunc.parametrize(("judge", "check"), [(judge, check.id) for check in checks], ids=names)
+
+    def test(judge: Judge, check: str) -> None:
+        (outcome,) = judge(check).outcomes
+        if outcome.status in (Status.NOT_CLAIMED, Status.NOT_CHECKED):
+            pytest.skip(f"{outcome.status.value.replace('_', ' ')}: {outcome.message}")
+        if not outcome.ok:
+            pytest.fail(
+                f"{outcome.message}\nasserts: {outcome.asserts}\nexplained: docs/{outcome.doc}", pytrace=False
+            )
+
+    return generate, test
