@@ -89,7 +89,8 @@ def transport(level: str, only: Sequence[str], json_path: Path | None, list_only
 def list_checks(kit: Kit[Any], level: Level, only: Sequence[str] = ()) -> int:
     """Name the checks of a kit: id, level, what each asserts, and the capability it depends on."""
     for check in kit.select(level=level, only=only):
-        needs = f" [{check.needs}]" if check.needs else ""
+        needed = ", ".join(each for each in (check.within, check.needs) if each)
+        needs = f" [{needed}]" if needed else ""
         click.echo(f"{check.id} {check.level.name} {check.name.replace('_', ' ')}{needs}\n        {check.asserts}")
     return 0
 

@@ -347,7 +347,8 @@ def conformance_page() -> str:
         out += [f"## {name}\n", f"Version {kit.version}.\n"]
         out.append(table(("capability", "meaning"), ((f"`{each}`", text) for each, text in kit.capabilities.items())))
         rows = ((check.id, check.level.name, f"[{check.name.replace('_', ' ')}](../{check.doc})", check.asserts,
-                 f"`{check.needs}`" if check.needs else "") for check in kit.checks)  # fmt: skip
+                 ", ".join(f"`{each}`" for each in (check.within, check.needs) if each)) for check in kit.checks
+                )  # fmt: skip
         out.append(table(("id", "level", "check", "what holds when it passes", "needs"), rows))
     return "\n".join(out)
 

@@ -12,7 +12,8 @@ from ...core.effects import AbortRound, AdmitContribution, CloseRound, RemoveFro
 from ...core.errors import LocalProtocolError, RemoteProtocolError
 from ...core.events import RoundProgress
 from ...core.messages import Outcome
-from ..averager import Capabilities
+from ..averager import Averager, Capabilities
+from ..in_place import InPlaceAverager
 from ..layout import BLOCK_BYTES, FlatLayout
 from .drive import KEY, SCHEMA, STATE, Cohort, Ship, header, opened, random_flat, received
 from .kit import CLASSIC, GUIDE, KIT, Subject, ensure_consensus, ensure_ended, key_of
@@ -24,7 +25,11 @@ SHIPS = {rank: Ship(steps, random_flat(rank) if steps else None) for rank, steps
 
 @KIT.check("A001", Level.L0, doc=f"{GUIDE}#the-whole-of-it")
 def it_is_made_from_a_schema(subject: Subject) -> None:
-    """It is made from the schema of the run, the exponent of the mass and whether digests are wanted."""
+    """It is made from the schema of the run, the exponent of the mass and whether digests are wanted; one that averages
+    in place from the schema, the state of the rank and the exponent."""
+    if subject.in_place:
+        subject.bare()
+        return
     for gamma in (-2.0, 0.0, 1.0):
         with accepting(f"making one with gamma={gamma:g}, digest={gamma > 0}"):
             subject.fresh(gamma=gamma, digest=gamma > 0)
@@ -32,8 +37,9 @@ def it_is_made_from_a_schema(subject: Subject) -> None:
 
 @KIT.check("A002", Level.L0, doc=f"{GUIDE}#capabilities")
 def it_says_what_it_can(subject: Subject) -> None:
-    """It has a name, and Capabilities with truth values and at least one device type."""
-    averager = subject.fresh()
+    """It has a name, and Capabilities with truth values and at least one device type; no averager that ships needs a
+    session."""
+    averager = subject.bare()
     ensure(isinstance(averager.name, str) and bool(averager.name), f"its name is {averager.name!r}")
     able = averager.capabilities
     ensure(isinstance(able, Capabilities), f"its capabilities are a {type(able).__name__}, not Capabilities")
@@ -41,9 +47,29 @@ def it_says_what_it_can(subject: Subject) -> None:
     ensure(all(isinstance(flag, bool) for flag in flags), f"the flags {flags} are no truth values")
     named = isinstance(able.devices, tuple) and able.devices and all(isinstance(name, str) for name in able.devices)
     ensure(bool(named), f"devices = {able.devices!r} is no tuple of names such as 'cpu'")
+    ensure(able.in_place or not able.needs_session, "it ships and claims needs_session: who ships is in no session")
 
 
-@KIT.check("A101", Level.L1, doc=f"{GUIDE}#a-round", needs="ships")
+@KIT.check("A003", Level.L0, doc=f"{GUIDE}#capabilities")
+def it_is_of_the_kind_that_it_claims(subject: Subject) -> None:
+    """It has the methods of an averager that ships or of one in place, as it claims, and none that only the other kind
+    has."""
+    averager = subject.bare()
+    kinds = {True: _public(InPlaceAverager), False: _public(Averager)}
+    mine, other = kinds[subject.in_place], kinds[not subject.in_place]
+    kind, claim = ("averages in place", "") if subject.in_place else ("ships", "not ")
+    missing = sorted(name for name in mine if not hasattr(type(averager), name) and not hasattr(averager, name))
+    ensure(not missing, f"it claims that it {kind}, and has no {', '.join(missing)}")
+    both = sorted(name for name in other - mine if hasattr(averager, name))
+    ensure(not both, f"in_place is {claim}claimed, and it has {', '.join(both)} of the other kind")
+
+
+def _public(kind: type) -> set[str]:
+    """The names of a protocol."""
+    return {name for name in vars(kind) if not name.startswith("_")} | {"name", "capabilities"}
+
+
+@KIT.check("A101", Level.L1, doc=f"{GUIDE}#a-round", within="ships")
 def before_the_first_round_there_is_nothing(subject: Subject) -> None:
     """Before a round there is no consensus, nothing collected and nobody to send to; reduce and scatter are misuse."""
     averager = subject.fresh()
@@ -60,7 +86,7 @@ def before_the_first_round_there_is_nothing(subject: Subject) -> None:
         pass
 
 
-@KIT.check("A102", Level.L1, doc=f"{GUIDE}#a-round", needs="ships")
+@KIT.check("A102", Level.L1, doc=f"{GUIDE}#a-round", within="ships")
 def orders_of_other_rounds_change_nothing(subject: Subject) -> None:
     """Admissions, removals, aborts and closes with another key, and admissions of another attempt, change nothing."""
     averager = subject.fresh()
@@ -77,7 +103,7 @@ def orders_of_other_rounds_change_nothing(subject: Subject) -> None:
     ensure_consensus(averager, SHIPS, "after orders of other rounds")
 
 
-@KIT.check("A103", Level.L1, doc=f"{GUIDE}#blocks", needs="ships")
+@KIT.check("A103", Level.L1, doc=f"{GUIDE}#blocks", within="ships")
 def blocks_that_do_not_tile_end_the_link(subject: Subject) -> None:
     """A block without a header, above the cap, out of order or with other bounds is the peer's fault and names it."""
     layout = FlatLayout.riding(SCHEMA)
@@ -101,7 +127,7 @@ def blocks_that_do_not_tile_end_the_link(subject: Subject) -> None:
         averager.place(block)
 
 
-@KIT.check("A104", Level.L1, doc=f"{GUIDE}#the-result", needs="ships")
+@KIT.check("A104", Level.L1, doc=f"{GUIDE}#the-result", within="ships")
 def each_receiver_is_told_what_became_of_it(subject: Subject) -> None:
     """Members and observers receive, ascending: their outcome, the merged steps and the whole consensus."""
     ships = {**SHIPS, 3: Ship(4, random_flat(3), claim={"finite": False}), 7: Ship(0)}
@@ -121,7 +147,7 @@ def each_receiver_is_told_what_became_of_it(subject: Subject) -> None:
     ensure(reduced.realized and reduced.accepted == (0, 1, 2, 5), f"the coordinator is told {reduced}")
 
 
-@KIT.check("A105", Level.L1, doc=f"{GUIDE}#the-result", needs="ships")
+@KIT.check("A105", Level.L1, doc=f"{GUIDE}#the-result", within="ships")
 def what_is_sent_tiles_the_layout(subject: Subject) -> None:
     """The blocks of a result are those of the schema, once each and in order, with the stamp of the receiver (N-26)."""
     averager, _ = subject.cycle(SHIPS)
@@ -139,7 +165,7 @@ def what_is_sent_tiles_the_layout(subject: Subject) -> None:
     ensure(averager.receivers(KEY, 0) == (), "all have their result, and there are receivers left")
 
 
-@KIT.check("A106", Level.L1, doc=f"{GUIDE}#the-result", needs="ships")
+@KIT.check("A106", Level.L1, doc=f"{GUIDE}#the-result", within="ships")
 def the_digest_names_the_bits(subject: Subject) -> None:
     """The digest is the first half of the SHA-256 of the consensus as delivered, and absent where it is off (C-18)."""
     averager, reduced = subject.cycle(SHIPS)
@@ -150,7 +176,7 @@ def the_digest_names_the_bits(subject: Subject) -> None:
     ensure(reduced.digest is None, f"the digest is off, and it is {reduced.digest!r}")
 
 
-@KIT.check("A107", Level.L1, doc=f"{GUIDE}#events", needs="ships")
+@KIT.check("A107", Level.L1, doc=f"{GUIDE}#events", within="ships")
 def progress_is_told_to_the_end(subject: Subject) -> None:
     """Each contribution's last progress names all its bytes and says that it is complete, once (R-11)."""
     averager = subject.fresh()
@@ -173,7 +199,7 @@ def _no_abort(subject: Subject) -> None:
         averager.abort(AbortRound(KEY))
 
 
-@KIT.check("A108", Level.L1, doc=f"{GUIDE}#capabilities", needs="abortable", unclaimed=_no_abort)
+@KIT.check("A108", Level.L1, doc=f"{GUIDE}#capabilities", within="ships", needs="abortable", unclaimed=_no_abort)
 def a_round_can_be_given_up(subject: Subject) -> None:
     """An aborted round is never collected, what arrives for it is let through, and the next attempt is a fresh one."""
     averager = subject.fresh()

@@ -39,7 +39,7 @@ def _large() -> tuple[Schema, dict[int, Ship]]:
     return schema, {rank: Ship(ship.steps, random_flat(rank, schema=schema)) for rank, ship in GOOD.items()}
 
 
-@KIT.check("A301", Level.L3, doc=f"{GUIDE}#refusals", needs="ships")
+@KIT.check("A301", Level.L3, doc=f"{GUIDE}#refusals", within="ships")
 def a_refused_contribution_does_not_count(subject: Subject) -> None:
     """Wrong schema, steps, size or finiteness: out of sum and divisor, told why, and sent the consensus (R-4)."""
     for ship, why in REFUSED:
@@ -53,7 +53,7 @@ def a_refused_contribution_does_not_count(subject: Subject) -> None:
         ensure(received(averager, 1) == bytes(averager.consensus or b""), f"{why.name}: its rank gets other bytes")
 
 
-@KIT.check("A302", Level.L3, doc=f"{GUIDE}#refusals", needs="ships")
+@KIT.check("A302", Level.L3, doc=f"{GUIDE}#refusals", within="ships")
 def bytes_of_who_does_not_count_change_no_bit(subject: Subject) -> None:
     """Whatever a refused rank, an observer or a stranger ships: not one bit of consensus or divisor differs (I57)."""
     rng = np.random.default_rng(57)
@@ -71,7 +71,7 @@ def bytes_of_who_does_not_count_change_no_bit(subject: Subject) -> None:
                 ensure(averager.scatter(0)[0].total_steps == 6, f"steps of a {who} were counted")
 
 
-@KIT.check("A303", Level.L3, doc=f"{GUIDE}#refusals", needs="ships")
+@KIT.check("A303", Level.L3, doc=f"{GUIDE}#refusals", within="ships")
 def values_that_are_not_finite_are_found(subject: Subject) -> None:
     """A NaN against its header refuses its rank, in this attempt or, where it is in the sum, in the next (R-4)."""
     schema, good = _large()
@@ -94,7 +94,7 @@ def values_that_are_not_finite_are_found(subject: Subject) -> None:
         ensure_consensus(averager, good, f"with a NaN at byte {at} of {size} of rank 1", schema=schema)
 
 
-@KIT.check("A304", Level.L3, doc=f"{GUIDE}#refusals", needs="ships")
+@KIT.check("A304", Level.L3, doc=f"{GUIDE}#refusals", within="ships")
 def a_second_contribution_changes_nothing(subject: Subject) -> None:
     """A deposit never overwrites: a second header in one attempt is refused and the first one stands (R-1)."""
     averager = subject.fresh()
@@ -108,7 +108,7 @@ def a_second_contribution_changes_nothing(subject: Subject) -> None:
     ensure(averager.scatter(0)[0].total_steps == 6, "the steps of a second contribution were counted")
 
 
-@KIT.check("A305", Level.L3, doc=f"{GUIDE}#foreign-frames", needs="ships")
+@KIT.check("A305", Level.L3, doc=f"{GUIDE}#foreign-frames", within="ships")
 def frames_of_other_rounds_are_let_through(subject: Subject) -> None:
     """Headers and blocks of another generation, cycle, attempt or life are read and forgotten, at any moment (R-1)."""
     data = bytearray(random_flat(6))
@@ -135,7 +135,7 @@ def frames_of_other_rounds_are_let_through(subject: Subject) -> None:
             ensure_consensus(averager, GOOD, f"with a frame of another round, {of_header}")
 
 
-@KIT.check("A306", Level.L3, doc=f"{GUIDE}#removal", needs="ships")
+@KIT.check("A306", Level.L3, doc=f"{GUIDE}#removal", within="ships")
 def a_rank_may_go_at_any_moment(subject: Subject) -> None:
     """A rank that is removed is waited for no longer: it counts whole or not at all, or the attempt ends (R-2)."""
     schema, good = _large()
@@ -175,7 +175,7 @@ def _judge_removal(averager: Averager, cohort: Cohort, ships: Mapping[int, Ship]
     ensure_consensus(averager, due, what, schema=schema)
 
 
-@KIT.check("A307", Level.L3, doc=f"{GUIDE}#removal", needs="ships")
+@KIT.check("A307", Level.L3, doc=f"{GUIDE}#removal", within="ships")
 def without_admission_nothing_counts(subject: Subject) -> None:
     """A complete contribution that the report lane never named leaves with its rank: its picks return (R-11)."""
     averager = subject.fresh()
@@ -190,7 +190,7 @@ def without_admission_nothing_counts(subject: Subject) -> None:
     ensure_consensus(averager, {3: GOOD[3]}, "a contribution that was never admitted is in the sum")
 
 
-@KIT.check("A308", Level.L3, doc=f"{GUIDE}#removal", needs="abortable")
+@KIT.check("A308", Level.L3, doc=f"{GUIDE}#removal", within="ships", needs="abortable")
 def an_abort_at_any_moment_leaves_nothing(subject: Subject) -> None:
     """Given up at any moment, a round leaves nothing behind: the next attempt is exact (R-10, R-18)."""
     schema, ships = _large()
@@ -207,7 +207,7 @@ def an_abort_at_any_moment_leaves_nothing(subject: Subject) -> None:
         ensure_consensus(averager, ships, f"the attempt after an abort at action {moment}", schema=schema)
 
 
-@KIT.check("A309", Level.L3, doc=f"{GUIDE}#retention", needs="ships")
+@KIT.check("A309", Level.L3, doc=f"{GUIDE}#retention", within="ships")
 def a_consensus_is_kept_while_it_is_read(subject: Subject) -> None:
     """What a reader holds is not overwritten by later rounds, however long it takes (R-10, K-7)."""
     averager, first = subject.after(GOOD)
@@ -219,7 +219,7 @@ def a_consensus_is_kept_while_it_is_read(subject: Subject) -> None:
     ensure_consensus(averager, {0: Ship(5, random_flat(6))}, "after a reader held the consensus of three cycles ago")
 
 
-@KIT.check("A310", Level.L3, doc=f"{GUIDE}#retention", needs="abortable")
+@KIT.check("A310", Level.L3, doc=f"{GUIDE}#retention", within="ships", needs="abortable")
 def an_unfinished_cycle_leaves_no_consensus(subject: Subject) -> None:
     """Given up or repeated after its reduce, a cycle left nothing: the consensus before it is the last one (K-10)."""
     averager, first = subject.after(GOOD)
@@ -233,7 +233,7 @@ def an_unfinished_cycle_leaves_no_consensus(subject: Subject) -> None:
                "after its reduce left its consensus")  # fmt: skip
 
 
-@KIT.check("A311", Level.L3, doc=f"{GUIDE}#foreign-frames", needs="abortable")
+@KIT.check("A311", Level.L3, doc=f"{GUIDE}#foreign-frames", within="ships", needs="abortable")
 def late_bytes_never_reach_the_next_attempt(subject: Subject) -> None:
     """Memory that a lane may still be writing into is not used for another block (R-1, R-10)."""
     averager = subject.fresh()

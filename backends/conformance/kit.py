@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import attrs
 
-from ...core.conformance import CheckFailed, Kit, ensure
+from ...core.conformance import CheckFailed, Kit, accepting, ensure
 from ...core.effects import CloseRound
 from ...core.events import RoundReduced
 from ...core.messages import RoundKey
 from ...core.schema import Schema
 from ..averager import Averager
+from ..layout import FlatLayout
 from .drive import KEY, SCHEMA, Cohort, Ship, opened
 from .reference import consensus_of, same
 
@@ -22,13 +24,15 @@ GUIDE = "guides/write-an-averager.md"
 
 KIT: Kit[Subject] = Kit(
     name="averagers",
-    version=1,
+    version=2,
     capabilities={
         "ships": "ranks ship copies of their parameters to the coordinator's half (it does not average in place)",
-        "abortable": "a round in flight can be given up and repeated",
+        "in_place": "it averages the live parameters inside one call of all ranks",
+        "abortable": "a round or call in flight can be given up and repeated",
+        "needs_session": "it needs a communicator that is rebuilt when the cohort changes",
     },
 )
-"""The checks A001 to A313; the modules beside this one hold them."""
+"""The checks; the modules beside this one hold them."""
 
 CLASSIC: Mapping[int, int] = {0: 3, 1: 0, 2: 10, 5: 1}
 """Steps by rank of an unequal cohort with an idle rank and a gap."""
@@ -36,13 +40,28 @@ CLASSIC: Mapping[int, int] = {0: 3, 1: 0, 2: 10, 5: 1}
 
 @attrs.frozen
 class Subject:
-    """The averager under judgement: its class, or whatever else is called like the class in `Averager`."""
+    """The averager under judgement: its class, or whatever else is called like the class in `Averager` or
+    `InPlaceAverager`. `patience_s`: a call of an averager in place that takes longer is taken to hang."""
 
-    make: Callable[..., Averager]
+    make: Callable[..., Any]
+    patience_s: float = 10.0
 
     def fresh(self, schema: Schema = SCHEMA, *, gamma: float = 1.0, digest: bool = True) -> Averager:
         """A new one."""
-        return self.make(schema, gamma=gamma, digest=digest)
+        made: Averager = self.make(schema, gamma=gamma, digest=digest)
+        return made
+
+    def bare(self) -> Any:
+        """A new one of either kind, for a look at it."""
+        with accepting(f"making one that {'averages in place' if self.in_place else 'ships'}, as it claims,"):
+            if not self.in_place:
+                return self.fresh()
+            return self.make(SCHEMA, memoryview(bytearray(FlatLayout.whole(SCHEMA).nbytes)), gamma=1.0)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it claims to average in place."""
+        return bool(getattr(getattr(self.make, "capabilities", None), "in_place", False))
 
     def cycle(
         self,

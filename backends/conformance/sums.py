@@ -35,7 +35,7 @@ SHIPS = {rank: Ship(steps, random_flat(rank) if steps else None) for rank, steps
 GAMMAS = (1.0, 0.0, -1.0, 0.5, 2.0, -2.0)
 
 
-@KIT.check("A201", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A201", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def the_consensus_is_the_mean_by_mass(subject: Subject) -> None:
     """Parameters are weighed by steps ** gamma, in ascending rank order, with one division: equal to the bit (R-6)."""
     for gamma in GAMMAS:
@@ -46,7 +46,7 @@ def the_consensus_is_the_mean_by_mass(subject: Subject) -> None:
             ensure_consensus(averager, ships, f"gamma {gamma}", gamma=gamma)
 
 
-@KIT.check("A202", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A202", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def an_idle_rank_weighs_nothing(subject: Subject) -> None:
     """A rank with 0 steps has mass 0 at every gamma, and is no divisor of anything (R-5, I55)."""
     alone = {0: Ship(4, random_flat(0))}
@@ -56,7 +56,7 @@ def an_idle_rank_weighs_nothing(subject: Subject) -> None:
         ensure_consensus(averager, alone, f"gamma {gamma}, two idle ranks", gamma=gamma)
 
 
-@KIT.check("A203", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A203", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def buffers_are_the_plain_mean_of_movers(subject: Subject) -> None:
     """Floating buffers have mass 1 for each mover whatever its steps, so no fast rank dominates statistics (R-7)."""
     schema = Schema(entries=(entry("w", EntryClass.PARAM, (1,)), entry("mean", EntryClass.BUFFER, (2,))))
@@ -68,7 +68,7 @@ def buffers_are_the_plain_mean_of_movers(subject: Subject) -> None:
     ensure(abs(weight - 1.2) < 1e-6, f"the parameter is {weight} where the mean by steps is 1.2")
 
 
-@KIT.check("A204", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A204", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def only_what_rides_is_averaged(subject: Subject) -> None:
     """Frozen and local entries are in no consensus, tied names are one entry, empty and scalar ones are legal (R-3)."""
     schemas = (
@@ -87,7 +87,7 @@ def only_what_rides_is_averaged(subject: Subject) -> None:
         ensure_consensus(averager, ships, f"{[e.name for e in schema.entries]}", schema=schema)
 
 
-@KIT.check("A205", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A205", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def each_dtype_keeps_its_precision(subject: Subject) -> None:
     """Two-byte entries are summed in float32, float64 ones in float64, and cast back once (R-6)."""
     schema = Schema(entries=(entry("half", EntryClass.PARAM, (64,), "bfloat16"),
@@ -102,7 +102,7 @@ def each_dtype_keeps_its_precision(subject: Subject) -> None:
     ensure(huge == large, f"a float64 entry beyond float32 became {huge!r}")
 
 
-@KIT.check("A206", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A206", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def arrival_changes_no_bit(subject: Subject) -> None:
     """Any interleaving of headers, blocks and admissions gives the same bits and the same events of the end (I60)."""
     ships = {rank: Ship(steps, random_flat(rank, 1e3) if steps else None) for rank, steps in CLASSIC.items()}
@@ -118,7 +118,7 @@ def arrival_changes_no_bit(subject: Subject) -> None:
         ensure(not differs, f"lanes in the order {order[:10]}…: {differs}")
 
 
-@KIT.check("A207", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A207", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def the_consensus_stays_among_the_contributions(subject: Subject) -> None:
     """Each element lies in the contributions' range, widened by R-22; equal contributions are reproduced (I56)."""
     fine = slice(0, 15)
@@ -134,7 +134,7 @@ def the_consensus_stays_among_the_contributions(subject: Subject) -> None:
             ensure(bool(inside), f"gamma {gamma}: an element left the range of the contributions")
 
 
-@KIT.check("A208", Level.L2, doc=f"{GUIDE}#a-cycle-without-mass", needs="ships")
+@KIT.check("A208", Level.L2, doc=f"{GUIDE}#a-cycle-without-mass", within="ships")
 def without_mass_nothing_changes(subject: Subject) -> None:
     """A cycle in which nobody moved is not realized: the last consensus stays, and only observers are sent it (R-8)."""
     averager, last = subject.after(SHIPS)
@@ -149,7 +149,7 @@ def without_mass_nothing_changes(subject: Subject) -> None:
     ensure(bytes(averager.consensus or b"") == last, "it changed the consensus (I58)")
 
 
-@KIT.check("A209", Level.L2, doc=f"{GUIDE}#a-cycle-without-mass", needs="ships")
+@KIT.check("A209", Level.L2, doc=f"{GUIDE}#a-cycle-without-mass", within="ships")
 def an_overflow_is_not_realized(subject: Subject) -> None:
     """A consensus that is not finite is none: all are refused, and the last consensus goes out again (R-6)."""
     averager, last = subject.after(SHIPS)
@@ -161,7 +161,7 @@ def an_overflow_is_not_realized(subject: Subject) -> None:
     ensure(received(averager, 1) == last == bytes(averager.consensus or b""), "the last consensus is gone (I58)")
 
 
-@KIT.check("A210", Level.L2, doc=f"{GUIDE}#a-round", needs="ships")
+@KIT.check("A210", Level.L2, doc=f"{GUIDE}#a-round", within="ships")
 def a_state_travels_bit_for_bit(subject: Subject) -> None:
     """A state transfer hands the source's bytes on, every entry of them, and leaves a first consensus (R-20, M-6)."""
     rest = FlatLayout.whole(SCHEMA).nbytes - FlatLayout.riding(SCHEMA).nbytes
@@ -176,7 +176,7 @@ def a_state_travels_bit_for_bit(subject: Subject) -> None:
     ensure(bytes(averager.consensus or b"") == random_flat(9), "the riding part of the state is the first consensus")
 
 
-@KIT.check("A211", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A211", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def a_model_larger_than_a_block_is_whole(subject: Subject) -> None:
     """A model of several blocks, received under the flow control of `ready_for`, has the same consensus (R-11)."""
     schema = several_blocks()
@@ -185,7 +185,7 @@ def a_model_larger_than_a_block_is_whole(subject: Subject) -> None:
     ensure_consensus(averager, ships, "a model of several blocks", schema=schema)
 
 
-@KIT.check("A212", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A212", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def a_model_is_adopted_in_place(subject: Subject) -> None:
     """From models to models: strided, tied, frozen and local tensors keep identity, strides and bits (R-17, I66)."""
     try:
@@ -195,7 +195,20 @@ def a_model_is_adopted_in_place(subject: Subject) -> None:
     adopted_in_place(subject)
 
 
-@KIT.check("A213", Level.L2, doc=f"{GUIDE}#the-sum", needs="ships")
+@KIT.check("A214", Level.L2, doc=f"{GUIDE}#retention", within="ships")
+def a_consensus_may_be_given_back(subject: Subject) -> None:
+    """After a restart a rank gives the last consensus back: it is copied, and is the last one from then on (M-44)."""
+    given = bytearray(random_flat(7))
+    averager = subject.fresh()
+    averager.restore(memoryview(given))
+    given[:] = bytes(len(given))
+    kept = bytes(averager.consensus or b"") == random_flat(7)
+    ensure(kept, "the consensus that was given back is not the last one, or was not copied")
+    subject.cycle({0: Ship(0), 1: Ship(0)}, observers=[1], averager=averager)
+    ensure(received(averager, 1) == random_flat(7), "an observer was not sent the consensus that was given back")
+
+
+@KIT.check("A213", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def one_round_leaves_nothing_to_the_next(subject: Subject) -> None:
     """Each of several cycles on one averager is that of its own contributions alone, also after an idle one."""
     averager = subject.fresh()

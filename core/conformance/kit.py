@@ -53,6 +53,7 @@ class Check(Generic[Subject]):
         doc: page and heading under docs/ that explain the promise, as `guides/page.md#heading`.
         needs: the capability without which the promise is not made; None when everybody makes it.
         unclaimed: what must hold when `needs` is not claimed; None when nothing in particular has to.
+        within: the capability without which there is nothing to ask, whatever `needs` says; None when there always is.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Check(Generic[Subject]):
     body: Body[Subject]
     needs: str | None = None
     unclaimed: Body[Subject] | None = None
+    within: str | None = None
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -86,6 +88,7 @@ class Kit(Generic[Subject]):
         doc: str,
         needs: str | None = None,
         unclaimed: Body[Subject] | None = None,
+        within: str | None = None,
     ) -> Callable[[Function], Function]:
         """Add the decorated function, and return it as it was. Its first paragraph is what the check asserts.
 
@@ -97,8 +100,11 @@ class Kit(Generic[Subject]):
             asserts = " ".join((inspect.getdoc(body) or "").partition("\n\n")[0].split())
             if id in self._checks:
                 raise LocalProtocolError(f"the kit {self.name} has two checks {id}: ids are never used again")
-            if needs is not None and needs not in self.capabilities:
-                raise LocalProtocolError(f"check {id} needs {needs!r}, which is no capability of the kit {self.name}")
+            for capability in (needs, within):
+                if capability is not None and capability not in self.capabilities:
+                    raise LocalProtocolError(
+                        f"check {id} needs {capability!r}, which is no capability of the kit {self.name}"
+                    )
             if not asserts:
                 raise LocalProtocolError(f"check {id} does not say what it asserts: give {body.__name__} a docstring")
             self._checks[id] = Check(
@@ -110,6 +116,7 @@ class Kit(Generic[Subject]):
                 body=body,
                 needs=needs,
                 unclaimed=unclaimed,
+                within=within,
             )
             return body
 

@@ -59,6 +59,8 @@ def run_kit(
     for check in kit.select(level=level, only=only):
         if check.level > Level.L0 and any(before.level is Level.L0 and not before.ok for before in outcomes):
             outcome = _outcome(check, Status.NOT_CHECKED, "a check of L0 failed: repair that first", rerun)
+        elif check.within is not None and not claims[check.within]:
+            outcome = _outcome(check, Status.NOT_CLAIMED, f"{check.within} is not claimed", rerun)
         else:
             outcome = run_check(
                 check, subject, claimed=check.needs is None or claims[check.needs], run=run, rerun=rerun

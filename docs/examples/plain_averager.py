@@ -167,6 +167,9 @@ class PlainAverager:
         if self.round is not None:
             self.round.staged(rank)
 
+    def restore(self, flat):
+        self.last = memoryview(bytearray(flat))  # a rank brings it back after a restart (M-44)
+
     @property
     def consensus(self):
         newest = self.last if self.new is None else self.new

@@ -18,7 +18,7 @@ from paceline.backends.star import StarAverager
 from paceline.core.conformance import Level, Status
 from paceline.core.errors import ConfigError
 
-from conformance.broken_averagers import rounds, sums
+from conformance.broken_averagers import in_place, rounds, sums
 from conformance.caught import Caught, cases, ensure_complete
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "plain_averager.py"
@@ -27,7 +27,8 @@ TINY_BLOCK = 32
 
 CAUGHT: Caught = {
     "A001": [rounds.KnowsNoGamma],
-    "A002": [rounds.CapableInWords],
+    "A002": [rounds.CapableInWords, in_place.NeedsASessionToReceive],
+    "A003": [in_place.HidesThatItIsInPlace, in_place.LiesThatItIsInPlace, in_place.IsOfBothKinds],
     "A101": [rounds.SendsBeforeTheEnd],
     "A102": [rounds.HearsOtherRounds],
     "A103": [rounds.TakesBlocksInAnyOrder],
@@ -36,6 +37,9 @@ CAUGHT: Caught = {
     "A106": [sums.DigestsAndMore, sums.DigestsTheSum],
     "A107": [rounds.NeverComplete],
     "A108": [rounds.NeverTired, rounds.AbortsInSilence],
+    "A121": [in_place.CountsItsSessions],
+    "A122": [in_place.ForgetsTheAttempt],
+    "A123": [in_place.LetsObserversVote],
     "A201": [sums.IgnoresGamma, sums.ScalesEachContribution, rounds.PlacesShort],
     "A202": [sums.DividesByTheWorld],
     "A203": [sums.WeighsBuffers],
@@ -49,6 +53,13 @@ CAUGHT: Caught = {
     "A211": [rounds.HasRoomForOne],
     "A212": [sums.WeighsTiedTwice],
     "A213": [sums.KeepsTheOldSum],
+    "A221": [in_place.WeighsBySteps],
+    "A222": [in_place.WeighsBuffers],
+    "A223": [in_place.AveragesAllItFinds],
+    "A224": [in_place.SumsFromItself],
+    "A225": [in_place.DividesByNothing],
+    "A226": [in_place.SharesWhatRides],
+    "A214": [rounds.KeepsWhatItWasLent],
     "A301": [rounds.TakesAnySchema, rounds.BelievesEverySteps],
     "A302": [rounds.ReadsWhatItRefused],
     "A303": [rounds.TrustsFinite],
@@ -60,6 +71,14 @@ CAUGHT: Caught = {
     "A309": [rounds.WritesOverReaders],
     "A310": [rounds.KeepsTheUnfinished],
     "A311": [rounds.ReusesPlacedMemory],
+    "A321": [in_place.TrustsItsValues],
+    "A322": [in_place.WaitsForNobody, in_place.HidesItsSession],
+    "A323": [in_place.TakesAnySession],
+    "A324": [in_place.MatchesByPosition],
+    "A325": [in_place.TakesNothingBack],
+    "A326": [in_place.LeavesHalfASum, in_place.GivesUpForGood, in_place.HidesItsAbort],
+    "A327": [in_place.HearsOnlyInside],
+    "A328": [in_place.AddsWhoHasLeft],
 }
 """For each check the averagers that it catches."""
 
@@ -73,15 +92,25 @@ def tiny_blocks() -> Iterator[None]:
 
 @pytest.mark.parametrize("check", KIT.checks, ids=lambda check: f"{check.id}-{check.name}")
 def test_star_keeps_the_contract(check: Any) -> None:
-    """R-1 to R-11, R-18, R-20 to R-22, C-18, I55 to I60, I66."""
+    """R-1 to R-11, R-18, R-20 to R-22, C-18, M-44, I55 to I60, I66."""
     (outcome,) = check_averager(StarAverager, only=[check.id]).outcomes
-    assert outcome.status is Status.PASSED, outcome.message
+    due = Status.NOT_CLAIMED if check.within == "in_place" else Status.PASSED
+    assert outcome.status is due, outcome.message
+
+
+@pytest.mark.parametrize("check", KIT.checks, ids=lambda check: f"{check.id}-{check.name}")
+def test_the_one_in_place_keeps_the_contract(check: Any) -> None:
+    """R-1, R-13, R-15, R-16, R-20, M-31, W-14, W-20, I59: docs/examples/plain_in_place.py, what the broken ones are
+    made from."""
+    (outcome,) = check_averager(in_place.Sound, only=[check.id]).outcomes
+    due = Status.NOT_CLAIMED if check.within == "ships" else Status.PASSED
+    assert outcome.status is due, outcome.message
 
 
 @pytest.mark.parametrize(("check", "broken"), cases(CAUGHT), ids=lambda case: getattr(case, "__name__", case))
 def test_a_broken_averager_is_caught_by_its_check(check: str, broken: type[StarAverager]) -> None:
     """A net with holes is none."""
-    (outcome,) = check_averager(broken, only=[check]).outcomes
+    (outcome,) = check_averager(broken, only=[check], patience_s=0.5).outcomes
     assert outcome.status is Status.FAILED, f"{outcome.status}: {outcome.message}"
 
 
@@ -89,7 +118,8 @@ def test_a_broken_averager_is_caught_by_its_check(check: str, broken: type[StarA
 def test_the_averager_of_the_guide_keeps_the_contract(check: Any, plain_averager: Any) -> None:
     """docs/examples/plain_averager.py, which docs/guides/write-an-averager.md explains."""
     (outcome,) = check_averager(plain_averager, only=[check.id]).outcomes
-    assert outcome.status is Status.PASSED, outcome.message
+    due = Status.NOT_CLAIMED if check.within == "in_place" else Status.PASSED
+    assert outcome.status is due, outcome.message
 
 
 @pytest.fixture(scope="module")
@@ -106,20 +136,54 @@ def test_the_guide_explains_every_check() -> None:
 
 def test_each_check_catches_something() -> None:
     """A new check needs a new broken averager."""
-    ensure_complete(KIT, CAUGHT, (rounds, sums))
+    ensure_complete(KIT, CAUGHT, (in_place, rounds, sums))
 
 
-def test_what_is_not_claimed_is_reported_as_such() -> None:
-    """Both ways: a claimed capability is tested, one that is not must be lacked as documented."""
+class _Dogged(StarAverager):
+    """Not abortable, and honest about it."""
 
-    class Dogged(StarAverager):
-        """Not abortable, and honest about it."""
+    capabilities = rounds.AbortsInSilence.capabilities
+    abort = rounds.NeverTired.abort
 
-        capabilities = rounds.AbortsInSilence.capabilities
-        abort = rounds.NeverTired.abort
 
-    report = check_averager(Dogged, level=Level.L1)
-    assert [o.id for o in report.outcomes if o.status is Status.NOT_CLAIMED] == ["A108"] and report.ok
+class _Mortal(in_place.GivesUpForGood):
+    """Not abortable either: an abort spoils what it holds, and it says that it cannot go on."""
+
+    capabilities = in_place.able(abortable=False)
+
+    def run(self, order: Any) -> Any:
+        ended = super().run(order)
+        if order.session_id in self.aborted:
+            self.live[:4] = b"\xff" * 4
+        return ended
+
+
+@pytest.mark.parametrize(("honest", "check", "level"), [(_Dogged, "A108", Level.L1), (_Mortal, "A326", Level.L3)])
+def test_what_is_not_claimed_and_lacks_as_documented_is_no_failure(honest: Any, check: str, level: Level) -> None:
+    """R-15, R-18: an abort leaves every bit as it was, or is followed by a renewal that brings the state of another
+    rank."""
+    report = check_averager(honest, level=level)
+    assert [f"{each.id} {each.message}" for each in report.outcomes if not each.ok] == []
+    (outcome,) = (each for each in report.outcomes if each.id == check)
+    assert outcome.message == "abortable is not claimed, and lacks as documented"
+
+
+BOTH_WAYS = {
+    "ships": ("A003", in_place.HidesThatItIsInPlace, in_place.IsOfBothKinds),
+    "in_place": ("A003", in_place.LiesThatItIsInPlace, in_place.HidesThatItIsInPlace),
+    "abortable": ("A326", in_place.GivesUpForGood, in_place.HidesItsAbort),
+    "needs_session": ("A322", in_place.WaitsForNobody, in_place.HidesItsSession),
+}
+"""For each capability its check, who claims it and lacks it, who has it and does not claim it."""
+
+
+def test_each_capability_is_looked_at_both_ways() -> None:
+    """A claim is tested, and what is there is to be claimed."""
+    assert set(BOTH_WAYS) == set(KIT.capabilities)
+    for capability, (check, *wrong) in BOTH_WAYS.items():
+        reports = [check_averager(each, only=[check]) for each in wrong]
+        assert [report.claims[capability] for report in reports] == [True, False], capability
+        assert [report.outcomes[0].status for report in reports] == [Status.FAILED] * 2, capability
 
 
 def test_the_command_writes_a_report(tmp_path: Path) -> None:
@@ -129,7 +193,9 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
                               standalone_mode=False)  # fmt: skip
     assert done.return_value == 0, done.output
     report = json.loads(path.read_text())
-    assert report["kit"] == "averagers" and report["ok"] and report["claims"] == {"abortable": True, "ships": True}
+    assert report["kit"] == "averagers" and report["ok"] and report["claims"] == {
+        "abortable": True, "in_place": False, "needs_session": False, "ships": True,
+    }
     done = CliRunner().invoke(cli, ["conform", "averager", "conformance.broken_averagers.rounds:NeverComplete",
                                     "--check", "A107"], standalone_mode=False)  # fmt: skip
     assert done.return_value == 1 and "A107 L1 FAILED" in done.output

@@ -45,7 +45,7 @@ CAUGHT: dict[str, Caught] = {
         "P115": [guards.RemembersEverything],
         "P121": [guards.NeverSatisfied],
         "P122": [guards.ClaimsToNudge, guards.NudgesInSecret],
-        "P123": [guards.CountsRanks],
+        "P123": [guards.CountsRanks, guards.FreeInSecret],
         "P131": [guards.CannotSayWhatItSaw],
     },
     "cadence": {
@@ -96,6 +96,30 @@ def test_a_broken_policy_is_caught_by_its_check(kind: str, check: str, broken: t
 def test_each_check_catches_something(module: Any, kind: str) -> None:
     """A new check needs a new broken policy."""
     ensure_complete(KITS[kind], CAUGHT[kind], [module])
+
+
+BOTH_WAYS: dict[str, dict[str, tuple[str, type, type]]] = {
+    "guard": {
+        "nudges": ("P122", guards.ClaimsToNudge, guards.NudgesInSecret),
+        "free_of_world": ("P123", guards.CountsRanks, guards.FreeInSecret),
+    },
+    "cadence": {
+        "balances": ("P221", cadences.Equalizes, cadences.BalancesInSecret),
+        "grows": ("P222", cadences.NeverGrows, cadences.GrowsInSecret),
+    },
+    "detector": {"learns": ("P321", detectors.OneForAll, detectors.LearnsInSecret)},
+}
+"""For each capability its check, who claims it and lacks it, who has it and does not claim it."""
+
+
+@pytest.mark.parametrize("kind", KITS)
+def test_each_capability_is_looked_at_both_ways(kind: str) -> None:
+    """A claim is tested, and what is there is to be claimed."""
+    assert set(BOTH_WAYS[kind]) == set(KITS[kind].capabilities)
+    for capability, (check, *wrong) in BOTH_WAYS[kind].items():
+        reports = [check_policy(kind, each, only=[check]) for each in wrong]
+        assert [report.claims[capability] for report in reports] == [True, False], capability
+        assert [report.outcomes[0].status for report in reports] == [Status.FAILED] * 2, capability
 
 
 def test_the_runs_of_the_kits_are_what_they_say() -> None:

@@ -154,6 +154,25 @@ def test_what_they_are_made_from_passes(check: Check[Any]) -> None:
     assert (outcome.status is Status.NOT_CHECKED) == (check.id == "T001"), outcome.message
 
 
+BOTH_WAYS: dict[str, tuple[str, type[base.SoundTransport], type[base.SoundTransport]]] = {
+    "across_processes": ("T321", claims.LiesAboutProcesses, claims.HidesItsPort),
+    "across_hosts": ("T344", claims.LiesAboutHosts, doors.ListensToAllTheWorld),
+    "authenticated": ("T341", claims.LiesAboutAuthentication, claims.HidesAuthentication),
+    "separate_bulk": ("T252", load.ControlBehindBulk, claims.HidesASeparateBulkLane),
+}
+"""For each capability its check, who claims it and lacks it, who has it and does not claim it."""
+
+
+def test_each_capability_is_looked_at_both_ways() -> None:
+    """A claim is tested, and what is there is to be claimed. That they are caught is said above, by CAUGHT."""
+    needs = {check.id: check.needs for check in KIT.checks}
+    assert set(BOTH_WAYS) == set(KIT.capabilities) == {each for each in needs.values() if each}
+    for capability, (check, liar, hider) in BOTH_WAYS.items():
+        assert needs[check] == capability and {liar, hider} <= set(CAUGHT[check])
+        claimed = [getattr(each.capabilities, capability) for each in (liar, hider)]
+        assert claimed == [True, False], capability
+
+
 def test_each_check_catches_something() -> None:
     """A new check needs a new broken plug-in."""
     ensure_complete(KIT, CAUGHT, FOLDER)

@@ -168,6 +168,18 @@ def test_what_is_not_claimed_has_to_fail_as_documented() -> None:
     assert modest.message == "large is not claimed: holds more than nine all the same: claim it"
 
 
+def test_what_there_is_nothing_to_ask_about_is_not_looked_at() -> None:
+    """Whatever else the check needs: its `unclaimed` is for those who could have the capability."""
+    wrong = {"needs": "loud", "unclaimed": lambda box: ensure(False, "not to be called"), "within": "large"}
+    kit = kit_of(lambda box: ensure(box.value > 9, "small"), **wrong)
+
+    for loud in (False, True):
+        outcome = only_outcome(kit, {"large": False, "loud": loud})
+        assert (outcome.status, outcome.message) == (Status.NOT_CLAIMED, "large is not claimed")
+    assert only_outcome(kit, {"large": True, "loud": True}).message == "small"
+    assert only_outcome(kit, {"large": True, "loud": False}).message == "loud is not claimed: not to be called"
+
+
 @pytest.mark.parametrize("claims", [{}, {"large": True}, {"large": True, "loud": False, "small": True}])
 def test_every_capability_is_declared_and_no_other(claims: dict[str, bool]) -> None:
     with pytest.raises(ConfigError, match=r"\['large', 'loud'\]"):
@@ -236,6 +248,8 @@ def test_a_kit_refuses_what_would_make_it_unclear() -> None:
         kit.check("B101", Level.L1, doc=DOC)(later)
     with pytest.raises(LocalProtocolError, match="needs 'small'"):
         kit.check("B102", Level.L1, doc=DOC, needs="small")(later)
+    with pytest.raises(LocalProtocolError, match="needs 'small'"):
+        kit.check("B102", Level.L1, doc=DOC, within="small")(later)
     with pytest.raises(LocalProtocolError, match="docstring"):
         kit.check("B103", Level.L1, doc=DOC)(lambda box: None)
 

@@ -284,3 +284,16 @@ class ReadsWhatItRefused(StarAverager):
             out = [memory for rank, memory in self.given.items() if rank not in reduced.accepted]
             self._consensus.kept[0] ^= any(bytes(memory).strip(b"\0") for memory in out)
         return reduced
+
+
+class KeepsWhatItWasLent(StarAverager):
+    """The memory of the rank that brings the last consensus back is as good as its own."""
+
+    lent: memoryview | None = None
+
+    def restore(self, flat: memoryview) -> None:
+        self.lent = flat
+
+    @property
+    def consensus(self) -> memoryview | None:
+        return super().consensus if self.lent is None else self.lent

@@ -114,3 +114,9 @@ class CannotSayWhatItSaw(LevelGuard):
         if self.recent:
             raise OverflowError("too much has happened")
         return super().saved()
+
+
+class FreeInSecret(LevelGuard):
+    """Does not look at how many ranks there are, and does not say so."""
+
+    claims: ClassVar[tuple[str, ...]] = ()
