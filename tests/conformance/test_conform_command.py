@@ -29,6 +29,8 @@ PUBLIC_ONLY = sorted(
     for file in (ROOT / folder).rglob("*.py")
 )  # fmt: skip
 PLUGIN = "paceline.transports.pytest_plugin"
+UNWANTED = ("cacheprovider", "hypothesispytest", "anyio")
+"""Plug-ins that write files, or load much of what these tests look for."""
 BROKEN = "conformance.broken_transports.order:DropsTheLastFrame@memory://command"
 
 
@@ -96,7 +98,7 @@ def run_pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     loaded = any(point.value == PLUGIN for point in entry_points(group="pytest11"))
     plugin = () if loaded else ("-p", PLUGIN)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-q", *words],
+        [sys.executable, "-m", "pytest", *plugin, *(f"-pno:{each}" for each in UNWANTED), "-q", *words],
         cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
@@ -156,7 +158,7 @@ def test_the_plug_in_leaves_the_sessions_of_others_alone(tmp_path: Path) -> None
         "    assert pytestconfig.getoption('--transport') == 'bus' and pytestconfig.getoption('--level') == 3\n"
         "    assert not {'trio', 'torch', 'msgspec', 'attrs'} & set(sys.modules)\n"
     )
-    done = run_pytest(tmp_path, "--transport", "bus", "--level", "3", "-p", "no:hypothesispytest", "-p", "no:anyio")
+    done = run_pytest(tmp_path, "--transport", "bus", "--level", "3")
 
     assert done.returncode == 0, done.stdout + done.stderr
 

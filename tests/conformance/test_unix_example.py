@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from paceline.core.conformance import Check, Status
+from paceline.transports import framed
 from paceline.transports.conformance import KIT, bench_for, conform
 
 from support.star_path import adopt, parameters, path, staged
@@ -43,8 +44,18 @@ def example() -> Iterator[ModuleType]:
         yield module
 
 
+WAITED_OUT = {"T312": (framed, "LANE_SKEW_S"), "T343": (None, "HANDSHAKE_S")}
+"""Checks that end when a transport gives up, and the time after which it does (of the example, where no module
+is named): it may be short, since nothing else moves."""
+
+
 @pytest.mark.parametrize("check", KIT.checks, ids=lambda check: f"{check.id}-{check.name}")
-def test_the_example_passes(example: ModuleType, tmp_path: Path, check: Check[Any]) -> None:
+def test_the_example_passes(
+    example: ModuleType, tmp_path: Path, check: Check[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if check.id in WAITED_OUT:
+        module, name = WAITED_OUT[check.id]
+        monkeypatch.setattr(module or example, name, 0.05)
     bench = bench_for(f"unix_transport:UnixTransport@unix://{tmp_path}/kit", **TIMES)
     (outcome,) = conform(bench, only=[check.id]).outcomes
 

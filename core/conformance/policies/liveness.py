@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 RUNS = (
     (1, "calm", "cadence"), (2, "slow", "async"), (3, "slow", "sync"),
-    (10, "slow", "async"), (60, "flaky", "cadence"), (10, "storm", "cadence"),
+    (10, "slow", "async"), (60, "flaky", "cadence"), (3, "storm", "cadence"),
 )  # fmt: skip
 CASES = tuple(
     Case(seed=seed, ranks=3, faults=faults, policy=policy, knobs={"num_epochs": 1})
