@@ -116,6 +116,9 @@ def _said(function: ast.stmt) -> Iterator[str]:
 
 
 def _comments(source: str) -> list[tuple[int, str]]:
+    """Comments by their lines, of a file in which one may cite: to tell comments from text takes longest of all."""
+    if not any(cited(line.partition("#")[2]) for line in source.splitlines() if "#" in line):
+        return []
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
 
@@ -128,12 +131,12 @@ def _pieces(source: str) -> Iterator[tuple[str, str]]:
         first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
         for line in range(first, (node.end_lineno or first) + 1):
             owners[line] = name
-    row_rules = {
-        id(part) for call in ast.walk(tree) if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Row"
-        for keyword in call.keywords if keyword.arg == "rule" for part in ast.walk(keyword)
-    }  # fmt: skip
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in row_rules:
+    row_rules: set[int] = set()
+    for node in ast.walk(tree):  # a call comes before its parts
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Row":
+            rule = [keyword for keyword in node.keywords if keyword.arg == "rule"]
+            row_rules |= {id(part) for keyword in rule for part in ast.walk(keyword)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in row_rules:
             yield owners.get(node.lineno, ""), node.value
     for line, comment in _comments(source):
         yield owners.get(line, ""), comment
