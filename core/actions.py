@@ -350,9 +350,8 @@ class Actions:
         facts = {"epoch": duty.epoch, "version": event.version, "metric": metric, "count": event.count}
         co.emit(Emit("Evaluated", {"rank": peer.rank, "final": duty.decision_id == m.FINAL_EVALUATION, **facts}))
         if metric is not None:
-            for rank in co.alive:
-                co.send(co.peers[rank], m.EvalBroadcast, schedule_id=duty.decision_id, epoch=duty.epoch,
-                        version=event.version, metric=metric)  # fmt: skip
+            co.tell(co.alive, m.EvalBroadcast, schedule_id=duty.decision_id, epoch=duty.epoch,
+                    version=event.version, metric=metric)  # fmt: skip
             co.emit(Invoke("eval_result", (duty.decision_id, duty.epoch, event.version, metric, event.count)))
 
     def account(self, peer: Peer, role: str, elapsed_ms: float) -> None:
@@ -471,8 +470,10 @@ class Actions:
 
     def under_way(self, rank: int) -> Duty | None:
         """What this rank is busy with, the oldest first."""
-        return next((duty for duty in self.duties if duty.rank == rank and duty.since is not None
-                     and not self._stepped(duty)), None)  # fmt: skip
+        for duty in self.duties:
+            if duty.rank == rank and duty.since is not None and not self._stepped(duty):
+                return duty
+        return None
 
     def refresh(self) -> None:
         """The coordinator itself was away: every wait starts anew (M-9)."""

@@ -32,8 +32,12 @@ from .values import state, value
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
+    from .peer import Peer
 
-__all__ = ["Attachment", "Back", "expire", "fenced", "next_due", "welcome"]
+__all__ = ["Attachment", "Back", "detached", "expire", "fenced", "next_due", "welcome"]
+
+ALIVE = (PeerPhase.VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
+"""The phases of who has neither left nor died (M-1), the most common one first: every report asks."""
 
 
 @value
@@ -97,9 +101,9 @@ class Attachment:
             "rank": self.rank, "incarnation": self.incarnation, "cause": cause, "until": self.return_until,
         }))  # fmt: skip
 
-    def keep(self, number: int, message: m.Control) -> None:
+    def keep(self, number: int, message: m.Control, size: int) -> None:
         """N-9: kept until it is confirmed. A rank that confirms nothing for so long has ended."""
-        self.retained.append(number, message)
+        self.retained.append(number, message, size)
         if self.retained.overfull:
             self.co.lose(self.rank, f"overflow: {len(self.retained)} messages are not confirmed")
 
@@ -188,14 +192,19 @@ def fenced(co: Coordinator, peer: Attachment, why: str, *, ends: bool = False) -
     return m.Fenced(generation=co.generation, incarnation=current, cycle=co.cycle.number, why=why)
 
 
+def detached(co: Coordinator) -> list[Peer]:
+    """Who is without a link, and awaited: nobody, as a rule."""
+    return [peer for rank in co.alive if (peer := co.peers[rank]).detached_at is not None]
+
+
 def expire(co: Coordinator) -> None:
     """Who is not back in time is dead (M-42); exceeded strictly, like every silence."""
-    for rank in co.alive:
-        if co.now > co.peers[rank].return_until:
-            co.lose(rank, "not_reattached")
+    for peer in detached(co):
+        if co.now > peer.return_until:
+            co.lose(peer.rank, "not_reattached")
 
 
 def next_due(co: Coordinator) -> float:
     """When the next window is over."""
-    until = min((co.peers[rank].return_until for rank in co.alive), default=math.inf)
+    until = min([peer.return_until for peer in detached(co)], default=math.inf)
     return math.nextafter(until, math.inf)

@@ -271,7 +271,8 @@ class Balancer:
                 if abs(reading - slow) >= SAME_SPEED_MS:
                     base = max(1, rha(self.anchor * min(slow / reading, MAX_SPEED_RATIO)))
                 # More slack than the whole count changes nothing further; `min` keeps the ceiling finite.
-                back = math.ceil(min(self._slack_ms.get(rank, 0.0) / reading, base))
+                slack = self._slack_ms.get(rank, 0.0)
+                back = math.ceil(min(slack / reading, base)) if slack else 0
             self._retarget(rank, max(1, base - back), forced=back > 0)
         self._fit_cap()
         self._slack_ms = {}

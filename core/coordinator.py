@@ -24,6 +24,7 @@ from . import messages as m
 from .actions import Actions
 from .cadence import Balancer
 from .config import Config
+from .control_messages import stamper
 from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
@@ -48,6 +49,7 @@ from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
+from .retention import weight
 from .roles import Roles
 from .run import Run
 from .schema import Schema
@@ -367,10 +369,9 @@ class Coordinator:
         if self.now < self.next_beacon:  # to a rank without a link it would say nothing when it arrives
             return
         self.next_beacon = self.now + self.config.beacon_s
-        for rank in self.alive:
-            if self.peers[rank].attached:
-                self.send(self.peers[rank], m.Beacon, run_phase=int(self.run.phase),
-                          cycle_phase=int(self.cycle.phase), cycle=self.cycle.number)  # fmt: skip
+        linked = [rank for rank in self.alive if self.peers[rank].attached]
+        self.tell(linked, m.Beacon, run_phase=int(self.run.phase), cycle_phase=int(self.cycle.phase),
+                  cycle=self.cycle.number)  # fmt: skip
 
     def _set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
@@ -397,25 +398,38 @@ class Coordinator:
         """One message to one incarnation, stamped, numbered and kept (N-9, M-42); a plan in it is reserved (N-10)."""
         if not peer.reachable:  # nor is who has left or died
             return
-        rank, incarnation = peer.rank, peer.incarnation
-        peer.control_seq = number = peer.control_seq + 1
+        number = peer.control_seq + 1
         plan = fields.get("plan") or fields.get("next_plan")
         if plan is not None:
             peer.tokens[number] = plan.plan_id
             if plan.epoch > peer.entered_epoch:
                 self.actions.entered(peer)
         message = kind(
-            run_id=self.config.run_id, generation=self.generation, rank=rank, incarnation=incarnation,
+            run_id=self.config.run_id, generation=self.generation, rank=peer.rank, incarnation=peer.incarnation,
             control_seq=number, report_seq=peer.report_seq, **fields,
         )  # fmt: skip
-        peer.keep(number, message)
+        self._post(peer, number, message, weight(message))
+
+    def tell(self, ranks: Iterable[int], kind: type[m.Control], **fields: Any) -> None:
+        """The same to each of these, in this order: as with `send`, but made and weighed once. It carries no plan."""
+        like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields)
+        size, stamped = weight(like), stamper(like.__class__)  # a stamp is all numbers, and numbers weigh the same
+        for rank in ranks:
+            peer = self.peers[rank]
+            if peer.reachable:
+                number = peer.control_seq + 1
+                self._post(peer, number, stamped(like, rank, peer.incarnation, number, peer.report_seq), size)
+
+    def _post(self, peer: Peer, number: int, message: m.Control, size: int) -> None:
+        peer.control_seq = number
+        peer.keep(number, message, size)
         if peer.attached:
+            rank, incarnation = peer.rank, peer.incarnation
             self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""
-        for rank in self.alive:
-            self.send(self.peers[rank], m.EpochAggregated, epoch=epoch, metrics=metrics)
+        self.tell(self.alive, m.EpochAggregated, epoch=epoch, metrics=metrics)
 
     def fire_run(self, name: str) -> None:
         """An internal event of the run machine."""

@@ -10,6 +10,7 @@ attempt. No measured time can open either (G-2).
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from . import digests, joining
@@ -18,7 +19,7 @@ from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
 from .ladder import Stage
 from .phases import PENDING, CyclePhase, RunPhase
-from .values import state
+from .values import among, state
 
 if TYPE_CHECKING:
     from .attachment import Back
@@ -35,12 +36,12 @@ NORM_TOLERANCE = 1e-6
 @state
 class Cycle:
     """State of the cycle (4.1): `number` counts arms, `finished` is the last cycle that finished (-1: none),
-    `participants` are members and observers, ascending, `awaited` the observers that the gate waits for (M-26), `gone`
-    who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest and highest
-    norm of this attempt, `total_steps` what the acks of a collective say is in its consensus, `doubtful` who left it
-    without saying what of its own is (M-19), `waiting_since` when the first voter of this window had done its part
-    (M-16). `armed_in` is the generation of the arm; `unopened` says that the round waits for the averager, which has
-    lost its memory (M-44)."""
+    `participants` are members and observers, `awaited` the observers that the gate waits for (M-26), all ascending;
+    `gone` who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest and
+    highest norm of this attempt, `total_steps` what the acks of a collective say is in its consensus, `doubtful` who
+    left it without saying what of its own is (M-19), `waiting_since` when the first voter of this window had done its
+    part (M-16). `armed_in` is the generation of the arm; `unopened` says that the round waits for the averager, which
+    has lost its memory (M-44)."""
 
     co: Coordinator
     phase: CyclePhase = CyclePhase.IDLE
@@ -92,12 +93,12 @@ class Cycle:
 
     def owes(self, rank: int) -> bool:
         """Whether the finalize gate waits for this rank (C-12, M-26)."""
-        gated = rank in self.members or rank in self.awaited or self.forming
+        gated = among(rank, self.members) or among(rank, self.awaited) or self.forming
         return self.pending and gated and rank not in self.gone and not self.co.peers[rank].acked
 
     def takes_part(self, rank: int) -> bool:
         """Whether this life of the rank was asked in this cycle and has not left it (C-6, M-14)."""
-        return rank in self.participants and rank not in self.gone
+        return among(rank, self.participants) and rank not in self.gone
 
     # --- guards --------------------------------------------------------------------------------------------------
 
@@ -135,12 +136,12 @@ class Cycle:
 
     def lacks_state(self, event: m.SyncAck) -> bool:
         """An observer that has the consensus without the static part does not hold all of it yet (M-25)."""
-        return event.rank in self.observers and not event.state_complete
+        return among(event.rank, self.observers) and not event.state_complete
 
     def only_joiners_owe(self, event: object) -> bool:
         """Every member has acknowledged; only joiners that were given their time hold the cycle (M-26)."""
         owing = [rank for rank in self.participants if self.owes(rank)]
-        return bool(owing) and not self.forming and all(rank in self.awaited for rank in owing)
+        return bool(owing) and not self.forming and all(among(rank, self.awaited) for rank in owing)
 
     def founded(self, event: m.SyncAck) -> bool:
         """The rank has said what it ships, and the averager that it has the consensus: a scatter comes after both
@@ -157,7 +158,7 @@ class Cycle:
 
     def books_agree(self, event: m.SyncAck) -> bool:
         """C-6, W-14: what it says is in the consensus is what the book has of it, and of all what the others say."""
-        member = event.rank in self.members and event.outcome == m.Outcome.MERGED
+        member = among(event.rank, self.members) and event.outcome == m.Outcome.MERGED
         steps = self.co.peers[event.rank].steps if member else 0
         return event.shipped_steps == steps <= event.total_steps == (
             event.total_steps if self.total_steps is None else self.total_steps
@@ -170,8 +171,8 @@ class Cycle:
     def shipped_plausible(self, event: m.SnapshotReady) -> bool:
         """C-7: in attempt 0 exactly the steps of the book, later at most those; 0 for an observer. After a restart the
         copy may be older than the steps in the book (M-43)."""
-        if event.rank not in self.members:
-            return event.rank in self.observers and event.shipped_steps == 0
+        if not among(event.rank, self.members):
+            return among(event.rank, self.observers) and event.shipped_steps == 0
         steps = self.co.peers[event.rank].steps
         first = self.attempt == 0 and self.armed_in == self.co.generation
         return event.shipped_steps == steps if first else event.shipped_steps <= steps
@@ -219,8 +220,7 @@ class Cycle:
         for rank in self.participants:
             co.peers[rank].open_slots()
         self._open()
-        for rank in self.participants:
-            self.ask(rank)
+        self.ask(self.participants)
         if not co.config.is_progressive and not self.forming and not co.config.is_collective:
             for rank in self.members:
                 peer = co.peers[rank]
@@ -270,18 +270,19 @@ class Cycle:
 
     def _limit(self, rank: int) -> int:
         """R-4: steps dispatched to the incarnation and not merged."""
-        held = self.co.book.holdings(rank)
-        return held.trained_batches + held.in_flight_batches
+        held = self.co.book.ranks.get(rank)
+        return 0 if held is None else held.trained_batches + held.in_flight_batches
 
-    def ask(self, rank: int) -> None:
+    def ask(self, ranks: tuple[int, ...]) -> None:
         """The request of this cycle and attempt, for the first time or as a nudge (M-13)."""
-        if self.co.config.is_collective:
-            self.co.send(self.co.peers[rank], m.SyncNow, cycle=self.number, attempt=self.attempt,
-                         session_id=self.co.sessions.number, version=self.version + (0 if self.forming else 1),
-                         global_step=self.global_step)  # fmt: skip
+        co = self.co
+        if co.config.is_collective:
+            co.tell(ranks, m.SyncNow, cycle=self.number, attempt=self.attempt, session_id=co.sessions.number,
+                    version=self.version + (0 if self.forming else 1), global_step=self.global_step)  # fmt: skip
             return
-        gives = rank == self.source if self.forming else rank in self.members
-        self.co.send(self.co.peers[rank], m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
+        givers = {self.source} if self.forming else set(self.members)
+        for observer, alike in groupby(ranks, lambda rank: rank not in givers):
+            co.tell(alike, m.RequestParams, cycle=self.number, attempt=self.attempt, observer=observer)
 
     # --- evidence ------------------------------------------------------------------------------------------------
 
@@ -318,7 +319,7 @@ class Cycle:
         peer.shipped = event.shipped_steps
         peer.upload_ms = (self.co.now - self.armed_at) * 1000
         self._evidence(peer, "SnapshotReady")
-        uploads = event.rank in self.members or self.forming
+        uploads = among(event.rank, self.members) or self.forming
         then = Stage.UPLOAD if uploads else Stage.ACK if self.reduced is not None else None
         peer.climb.complete(Stage.SNAPSHOT, then, self.co.now)
         if uploads:
@@ -377,11 +378,7 @@ class Cycle:
         text = f"attempt {self.attempt + 1} of the data round: {cause}"
         self.co.emit(Alert("refused", f"cycle {self.number}", text))
         self._begin_attempt()
-        self._ask_all()
-
-    def _ask_all(self) -> None:
-        for rank in self.participants:
-            self.ask(rank)
+        self.ask(self.participants)
 
     def _begin_attempt(self) -> None:
         self.attempt += 1
@@ -434,7 +431,7 @@ class Cycle:
         self.pending_since = self.last_evidence_at = self.co.now
         self._clear(Stage.SNAPSHOT)  # somebody may have left meanwhile
         self._open()
-        self._ask_all()
+        self.ask(self.participants)
 
     def expel(self, event: m.RoundFailed) -> None:
         """R-18: a rank that cannot average must go, not park."""

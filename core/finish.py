@@ -20,6 +20,7 @@ from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowRe
 from .effects import Alert, CloseRound, Emit
 from .guard import GuardInput, telemetry
 from .phases import PeerPhase
+from .values import among
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -59,11 +60,9 @@ def finish_formation(cycle: Cycle) -> None:
     """Cycle 0: C-15.6 to 13 only; everyone that acknowledged becomes a voter (M-6)."""
     co = cycle.co
     _promote(cycle)
-    for rank in co.voters:
-        co.send(co.peers[rank], m.Update, cycle=0, attempt=cycle.attempt, version=cycle.version,
-                global_step=cycle.global_step, outcome=m.Outcome.OBSERVER, merged_steps=0)  # fmt: skip
-    for rank in co.voters:
-        co.send(co.peers[rank], m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
+    co.tell(co.voters, m.Update, cycle=0, attempt=cycle.attempt, version=cycle.version,
+            global_step=cycle.global_step, outcome=m.Outcome.OBSERVER, merged_steps=0)  # fmt: skip
+    co.tell(co.voters, m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
     cycle.finished = 0
     cycle.idle_since = co.now
     co.emit(CloseRound(cycle.key))
@@ -171,41 +170,42 @@ def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
 
 
 def _by_rank(facts: Mapping[int, Any]) -> dict[str, Any]:
-    return {str(rank): fact for rank, fact in facts.items()}
+    return dict(zip(map(str, facts), facts.values(), strict=True))
 
 
 def _cycle_facts(
     cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float, verdict: Verdict | None
 ) -> dict[str, Any]:
     co = cycle.co
-    windows = {rank: co.peers[rank].window for rank in co.voters}
+    names, peers = [str(rank) for rank in co.voters], [co.peers[rank] for rank in co.voters]
+    losses = [(peer.window.loss_sum, peer.window.loss_count) for peer in peers]
     return {
         "cycle": cycle.number, "attempt": cycle.attempt, "version": cycle.version, "realized": realized,
         "merged": {str(r): n for r, n in sorted(merged.items())}, "global_step": cycle.global_step,
         "reduce_ms": reduce_ms, "anchor": co.balancer.anchor,
         "verdict": None if verdict is None else type(verdict).__name__,
-        "counts": {str(r): co.balancer.counts[r] for r in co.voters},
-        "divergence": {str(r): co.peers[r].divergence for r in co.voters},
-        "loss": {str(r): w.loss_sum / w.loss_count if w.loss_count else None for r, w in windows.items()},
-        "step_ms": {str(r): co.balancer.ms(r) for r in co.voters},
+        "counts": dict(zip(names, [co.balancer.counts[rank] for rank in co.voters], strict=True)),
+        "divergence": dict(zip(names, [peer.divergence for peer in peers], strict=True)),
+        "loss": dict(zip(names, [total / count if count else None for total, count in losses], strict=True)),
+        "step_ms": dict(zip(names, map(co.balancer.ms, co.voters), strict=True)),
     }  # fmt: skip
 
 
 def _window_report(cycle: Cycle, reduce_ms: float) -> WindowReport:
-    windows = {rank: cycle.co.peers[rank].window for rank in cycle.co.voters}
+    windows = [(rank, cycle.co.peers[rank].window) for rank in cycle.co.voters]
     return WindowReport(
-        wall_ms={r: w.wall_ms for r, w in windows.items()},
-        wall_batches={r: w.wall_batches for r, w in windows.items()},
-        delivered_ms={r: w.delivered_ms for r, w in windows.items()},
-        delivered_batches={r: w.delivered_batches for r, w in windows.items()},
-        fill_ms={r: w.fill_ms for r, w in windows.items()},
+        wall_ms={rank: window.wall_ms for rank, window in windows},
+        wall_batches={rank: window.wall_batches for rank, window in windows},
+        delivered_ms={rank: window.delivered_ms for rank, window in windows},
+        delivered_batches={rank: window.delivered_batches for rank, window in windows},
+        fill_ms={rank: window.fill_ms for rank, window in windows},
         reduce_ms=reduce_ms,
         capable=cycle.co.config.policy != "sync",
     )
 
 
 def _guard_input(cycle: Cycle, merged: dict[int, int]) -> GuardInput:
-    peers = {rank: cycle.co.peers[rank] for rank in cycle.members if rank in cycle.co.voters}
+    peers = {rank: cycle.co.peers[rank] for rank in cycle.members if among(rank, cycle.co.voters)}
     norms = {rank: peer.pre_norm for rank, peer in peers.items() if peer.pre_norm is not None}
     posts = [peer.post_norm for peer in peers.values() if peer.post_norm is not None]
     return GuardInput(
@@ -261,19 +261,14 @@ def _promote(cycle: Cycle) -> None:
 def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal], realized: bool) -> None:
     """C-15.7 to 9: compose, then one Update per voter; a failure of one changes nothing for another (C-14)."""
     co = cycle.co
-    entries = [(rank, None if co.stopping else co.desk.compose(rank)) for rank in co.voters]
-    for rank, plan in entries:
-        if rank in cycle.observers:
-            outcome = m.Outcome.OBSERVER
-        elif rank in refused:
-            outcome = m.Outcome.REFUSED
-        else:
-            outcome = m.Outcome.MERGED if realized else m.Outcome.UNREALIZED
+    plans = {} if co.stopping else co.desk.compose()
+    usual = m.Outcome.MERGED if realized else m.Outcome.UNREALIZED
+    outcomes = dict.fromkeys(refused, m.Outcome.REFUSED) | dict.fromkeys(cycle.observers, m.Outcome.OBSERVER)
+    for rank in co.voters:
         co.send(co.peers[rank], m.Update, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
-                global_step=cycle.global_step, outcome=outcome, merged_steps=merged.get(rank, 0),
-                next_plan=plan)  # fmt: skip
-    for rank, _ in entries:
-        co.send(co.peers[rank], m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
+                global_step=cycle.global_step, outcome=outcomes.get(rank, usual), merged_steps=merged.get(rank, 0),
+                next_plan=plans.get(rank))  # fmt: skip
+    co.tell(co.voters, m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
 
 
 def _tail(cycle: Cycle) -> None:

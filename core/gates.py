@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from . import ladder
+from . import attachment, ladder
 from .cadence_inputs import window_cap
 from .dispatch.book import Book
 from .errors import InvariantError
@@ -87,8 +87,8 @@ def plan_ended(co: Coordinator, peer: Peer) -> None:
     if co.returned or co.config.max_batch_diff is not None or co.run.phase != RunPhase.TRAINING:
         co.urgent = True
         return
-    desk.serve_completions()
-    if desk.advice_due or desk.anything_used_up() or (not peer.satisfied and met(co, peer)[1]):
+    desk.follow_up()
+    if desk.advice_due or desk.used_up() or (not peer.satisfied and met(co, peer)[1]):
         co.urgent = True
 
 
@@ -103,7 +103,7 @@ def note_satisfied(co: Coordinator, peer: Peer) -> None:
 def ceiling(co: Coordinator) -> float | None:
     """When missing evidence becomes a stall (M-15, M-16), exceeded strictly; None when nobody is waited for."""
     cycle = co.cycle
-    if co.run.phase != RunPhase.TRAINING or any(co.peers[rank].detached for rank in co.alive):
+    if co.run.phase != RunPhase.TRAINING or attachment.detached(co):
         return None  # the window of a rank without a link ends that wait (M-42)
     if cycle.phase == CyclePhase.PENDING:
         return max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
@@ -116,9 +116,9 @@ def ceiling(co: Coordinator) -> float | None:
     if not owing:
         return None
     limit = co.config.window_ceiling
-    if any(peer.total_steps == 0 for peer in owing):
+    if any([peer.total_steps == 0 for peer in owing]):
         limit = max(limit, co.config.scaled(co.config.first_step_s))
-    return max(cycle.idle_since, max(_moved_at(co, peer) for peer in owing)) + limit
+    return max(cycle.idle_since, max([_moved_at(co, peer) for peer in owing])) + limit
 
 
 def _moved_at(co: Coordinator, peer: Peer) -> float:

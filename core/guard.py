@@ -15,6 +15,7 @@ would only poison an average for the rest of the run.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -72,9 +73,9 @@ class GuardInput:
     pre_norms: Mapping[int, float] | None = attrs.field(default=None, hash=False)
     post_norm: float | None = None
 
-    @property
+    @functools.cached_property
     def signal(self) -> float:
-        """D, the largest divergence of the cohort; 0 without any."""
+        """D, the largest divergence of the cohort; 0 without any. Guard and timeline ask for it several times."""
         return max((d for d in self.divergences.values() if math.isfinite(d) and d > 0), default=0.0)
 
 
@@ -246,10 +247,10 @@ def telemetry(cycle: GuardInput) -> GuardTelemetry:
     cosines: dict[int, float | None] = {}
     shifts: dict[int, float] = {}
     if cycle.pre_norms is not None and cycle.post_norm is not None:
-        for rank in sorted(cycle.pre_norms):
-            before = cycle.pre_norms[rank]
-            cosines[rank] = cosine(before, cycle.post_norm, cycle.divergences.get(rank, 0.0))
-            shifts[rank] = before - cycle.post_norm
+        post_norm = cycle.post_norm
+        for rank, before in sorted(cycle.pre_norms.items()):
+            cosines[rank] = cosine(before, post_norm, cycle.divergences.get(rank, 0.0))
+            shifts[rank] = before - post_norm
     return GuardTelemetry(cycle.signal, cosines, shifts)
 
 
@@ -265,7 +266,9 @@ def cosine(pre_norm: float, post_norm: float, divergence: float) -> float | None
         return 0.0
     distance = divergence * post_norm
     cosine_value = (pre_norm * pre_norm + post_norm * post_norm - distance * distance) / (2 * pre_norm * post_norm)
-    return max(-1.0, min(cosine_value, 1.0)) if math.isfinite(cosine_value) else None
+    if -1.0 <= cosine_value <= 1.0:
+        return cosine_value
+    return math.copysign(1.0, cosine_value) if math.isfinite(cosine_value) else None
 
 
 def _is_reading(number: object) -> bool:

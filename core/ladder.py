@@ -217,7 +217,7 @@ def _nudge(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Le
     if climb.nudges < co.config.max_nudges and co.now > since + (FIRST_NUDGE + climb.nudges) * deadline.seconds:
         climb.nudges += 1
         co.emit(Emit("Nudge", {**_facts(co, peer, stage, since, deadline), "nudge": climb.nudges}))
-        co.cycle.ask(peer.rank)
+        co.cycle.ask((peer.rank,))
 
 
 def _may_exclude(co: Coordinator, peer: Peer) -> bool:

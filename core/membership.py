@@ -234,8 +234,7 @@ def _living(co: Coordinator, rank: int, incarnation: int) -> Peer | None:
 
 def _declare(co: Coordinator, peer: Peer) -> None:
     """M-18.7: averager clients and watchers free what waits for it."""
-    for rank in co.alive:
-        co.send(co.peers[rank], m.DeclareDead, dead_rank=peer.rank, dead_incarnation=peer.incarnation)
+    co.tell(co.alive, m.DeclareDead, dead_rank=peer.rank, dead_incarnation=peer.incarnation)
 
 
 def _remove(co: Coordinator, peer: Peer) -> None:

@@ -15,9 +15,11 @@ rank only forgets the oldest, and with them the right to resume (`covers`).
 from __future__ import annotations
 
 import functools
+import operator
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 
@@ -32,57 +34,93 @@ NUMBER_BYTES = 9
 """Most bytes of a number in a frame."""
 FRAME_BYTES = 64
 """What a frame adds to its payload: header, tag, the map around it."""
-NUMBERS = frozenset({int, float, bool, type(None)})
-PLAIN = frozenset({"int", "float", "bool", "None"})
-"""Types whose values take `NUMBER_BYTES` at most, and what is written in the annotation of a field that holds them."""
 
-STAMP = ("run_id",)
-"""What every message carries that is no number."""
+Measure = int | Callable[[Any], int]
+"""What things of one type weigh: a number, where it is the same for all of them, or a function that looks."""
 
 
 def weight(message: Any) -> int:
     """Bytes that a message takes on the wire, never too few. The core knows no codec, so it counts what every codec
     has to carry: names, numbers, text."""
-    return FRAME_BYTES + _sizer(message.__class__)(message)
+    kind: Any = type(message)
+    return FRAME_BYTES + _looking(kind)(message)
+
+
+# Every message that is sent is weighed, a finish sends three to each rank, and most of what they hold weighs the same
+# each time. So what the declared types say is read once per class; what is left to do for a message is to look at the
+# few fields whose size is open, such as text, or the number of items in a tuple.
 
 
 def _size(thing: Any) -> int:
     kind: Any = type(thing)
-    return _sizer(kind)(thing)
+    return _looking(kind)(thing)
 
 
 @functools.cache
-def _sizer(cls: Any) -> Callable[[Any], int]:
-    """How things of one class are measured. Every message that is sent is, so what is known of the class is found out
-    once."""
+def _looking(kind: Any) -> Callable[[Any], int]:
+    """A function that measures things of this type, also where it need not look."""
+    measure = _measure(kind)
+    return measure if callable(measure) else lambda thing: measure
+
+
+@functools.cache
+def _measure(kind: Any) -> Measure:
+    """How things of one type are measured: of a class, or of what an annotation tells beyond that."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        return _of_row(args[0]) if args[1:] == (...,) else _of_record(tuple(enumerate(args)), operator.itemgetter)
+    if origin in (Union, UnionType):
+        return _of_choice(args)
+    cls = kind if origin is None else origin
+    if not isinstance(cls, type):
+        return _size  # an annotation that leaves it open: the thing itself will say
     if issubclass(cls, str):
         return lambda thing: NUMBER_BYTES + (len(thing) if thing.isascii() else len(thing.encode()))
     if issubclass(cls, bytes):
         return lambda thing: NUMBER_BYTES + len(thing)
     if issubclass(cls, (tuple, list)):
-        return _size_of_items
+        return lambda thing: NUMBER_BYTES + sum(map(_size, thing))
     if issubclass(cls, Mapping):
         return lambda thing: NUMBER_BYTES + sum(_size(key) + _size(item) for key, item in thing.items())
     if attrs.has(cls):
-        return _sizer_of_fields(cls)
-    return lambda thing: NUMBER_BYTES
+        fields = get_type_hints(cls)
+        names = sum(1 + len(field.name) for field in attrs.fields(cls))
+        return _of_record([(field.name, fields[field.name]) for field in attrs.fields(cls)], operator.attrgetter, names)
+    return NUMBER_BYTES
 
 
-def _size_of_items(things: Any) -> int:
-    if NUMBERS.issuperset(map(type, things)):  # the counts of all ranks, in an advisory to each of them
-        return NUMBER_BYTES * (1 + len(things))
-    return NUMBER_BYTES + sum(map(_size, things))
+def _of_row(kind: Any) -> Measure:
+    """Any number of things of one type."""
+    item = _measure(kind)
+    if callable(item):
+        return lambda things: NUMBER_BYTES + sum(map(item, things))
+    return lambda things: NUMBER_BYTES + item * len(things)
 
 
-def _sizer_of_fields(cls: Any) -> Callable[[Any], int]:
-    """Fields that can hold nothing but a number weigh the same in each message; only the others are looked at."""
-    fields = attrs.fields(cls)
-    plain = [field for field in fields if PLAIN.issuperset(str(field.type).replace(" ", "").split("|"))]
-    bare = NUMBER_BYTES * (1 + len(plain)) + sum(1 + len(field.name) for field in fields)
-    looked_at = tuple(field.name for field in fields if field not in plain)
-    if looked_at == STAMP:  # a message of nothing but numbers, such as that of every step
-        return lambda thing: bare + NUMBER_BYTES + len(thing.run_id)
-    return lambda thing: bare + sum([_size(getattr(thing, name)) for name in looked_at])
+def _of_record(
+    parts: Iterable[tuple[Any, Any]], getter: Callable[[Any], Callable[[Any], Any]], names: int = 0
+) -> Measure:
+    """Parts of different types, each under a key that `getter` can read. Those with a number for a size are added up
+    beforehand."""
+    measures = [(key, _measure(kind)) for key, kind in parts]
+    bare = NUMBER_BYTES + names + sum(measure for _, measure in measures if not callable(measure))
+    looked_at = tuple((getter(key), measure) for key, measure in measures if callable(measure))
+    if not looked_at:
+        return bare
+
+    def measured(thing: Any) -> int:
+        size = bare
+        for part_of, measure in looked_at:
+            size += measure(part_of(thing))
+        return size
+
+    return measured
+
+
+def _of_choice(kinds: tuple[Any, ...]) -> Measure:
+    """Kinds of numbers, and None, weigh the same; of anything else the thing itself says which it is."""
+    sizes = {_measure(kind) for kind in kinds}
+    return sizes.pop() if len(sizes) == 1 else _size
 
 
 @state
@@ -95,9 +133,11 @@ class Retained:
     def __len__(self) -> int:
         return len(self.kept)
 
-    def append(self, number: int, message: Any) -> None:
-        """Keep the message that has just been given this number, the next one of its lane."""
-        size = weight(message)
+    def append(self, number: int, message: Any, size: int | None = None) -> None:
+        """Keep the message that has just been given this number, the next one of its lane. `size` is its weight, if
+        the caller knows it."""
+        if size is None:
+            size = weight(message)
         self.kept.append((number, size, message))
         self.bytes += size
 

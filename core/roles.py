@@ -138,8 +138,7 @@ class Roles:
             return
         self.co.emit(Emit("RoleChanged", {"role": role, "from": _name(before), "to": _name(rank)}))
         if role == EPOCH:
-            for other in self.co.alive:
-                self.co.send(self.co.peers[other], m.SetEpochCallbackRole, holder=rank)
+            self.co.tell(self.co.alive, m.SetEpochCallbackRole, holder=rank)
 
 
 def _name(rank: int) -> int | None:

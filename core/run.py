@@ -165,8 +165,7 @@ class Run:
         co = self.co
         self.shutdown_issued = True
         self.exit_deadline = co.now + co.config.scaled(co.config.exit_grace_s)
-        for rank in co.alive:
-            co.send(co.peers[rank], m.Shutdown, reason=m.SaveReason.GRACEFUL)
+        co.tell(co.alive, m.Shutdown, reason=m.SaveReason.GRACEFUL)
 
     # --- saving --------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,13 @@ two effects per event. `state` makes a mutable slotted class whose setattr runs 
 from __future__ import annotations
 
 import functools
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
-__all__ = ["rha", "state", "value"]
+__all__ = ["among", "rha", "state", "value"]
 
 if TYPE_CHECKING:
     from attrs import define as state
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 else:
     value = functools.partial(attrs.define, unsafe_hash=True, on_setattr=attrs.setters.NO_OP)
     state = functools.partial(attrs.define, eq=False, on_setattr=attrs.setters.NO_OP)
+
+
+def among(rank: int, ascending: Sequence[int]) -> bool:
+    """Whether a rank is one of these, by halving: the whole cohort says what it has done in each cycle, and to look at
+    all ranks for each of them would cost the square of their number (C-4)."""
+    place = bisect_left(ascending, rank)
+    return place < len(ascending) and ascending[place] == rank
 
 
 def rha(x: float) -> int:

@@ -45,40 +45,39 @@ def advise(co: Coordinator) -> None:
     hints = [_Epoch(co, epoch) for epoch in (first, first + 1) if epoch < co.book.num_epochs]
     told = tuple(counts[rank] for rank in co.voters)
     for rank in co.voters:
-        found = [(hint.epoch, hint.of(rank, counts[rank])) for hint in hints]
-        segments = tuple((epoch, parts) for epoch, parts in found if parts)
+        segments = tuple([(hint.epoch, parts) for hint in hints if (parts := hint.of(rank, counts[rank]))])
         co.send(co.peers[rank], StageAdvisory, counts=told, segments=segments)
 
 
 class _Epoch:
     """Hints for one epoch. What several ranks are told alike is made once."""
 
-    __slots__ = ("_batch_size", "_largest", "_length", "_own", "_places", "_tails", "epoch")
+    __slots__ = ("_batch_size", "_largest", "_length", "_others", "_own", "_places", "epoch")
 
     def __init__(self, co: Coordinator, epoch: int) -> None:
         self.epoch = epoch
         self._batch_size, self._length = co.book.batch_size, co.book.length(epoch)
         progressive = co.config.is_progressive
         self._own = _spans(co, epoch) if progressive else _whole_shares(co, epoch)
-        self._largest: list[tuple[int, Range]] = []
+        self._largest: list[tuple[int, int, int]] = []
         if progressive:
             # As a take does: from the largest residue, the last among equals.
-            spans = [(rank, span[0]) for rank, span in self._own.items() if span and span[0][1]]
-            self._largest = sorted(spans, key=lambda item: (item[1][1], item[0]), reverse=True)[: MOST_OTHERS + 1]
-        self._places = {rank: place for place, (rank, _) in enumerate(self._largest)}
-        self._tails: dict[int, Segments] = {}
+            spans = [(count, rank, first) for rank, ((first, count),) in self._own.items() if count]
+            self._largest = sorted(spans, reverse=True)[: MOST_OTHERS + 1]
+        self._places = {rank: place for place, (_, rank, _) in enumerate(self._largest)}
+        self._others: dict[tuple[int, int], Segments] = {}
 
     def of(self, rank: int, window: int) -> Segments:
         """What this rank is told, for a window of so many batches."""
-        own = tuple(self._picks(*part) for part in self._own.get(rank, ()) if part[1])
-        tails = self._tails.get(window)
-        if tails is None:
-            tails = self._tails[window] = tuple(
-                self._picks(first + count - min(window, count), min(window, count))
-                for _, (first, count) in self._largest
-            )
+        own = tuple([self._picks(first, count) for first, count in self._own.get(rank, ()) if count])
         place = self._places.get(rank, MOST_OTHERS)
-        return own + tails[:place] + tails[place + 1 :]
+        others = self._others.get((window, place))
+        if others is None:
+            others = self._others[window, place] = tuple([
+                self._picks(first + count - min(window, count), min(window, count))
+                for count, _, first in (*self._largest[:place], *self._largest[place + 1 :])
+            ])  # fmt: skip
+        return own + others
 
     def _picks(self, first: int, count: int) -> tuple[int, int]:
         """Batches as offset and size in picks; the last batch of an epoch may be short (D-3)."""
@@ -91,8 +90,7 @@ def _spans(co: Coordinator, epoch: int) -> Mapping[int, tuple[Range, ...]]:
     pool = co.book.pools.get(epoch)
     if pool is not None:
         return {rank: (residue,) for rank, residue in pool.residues().items()}
-    known = co.balancer.calibrated or co.balancer.hinted
-    spans = initial_spans(co.book.total(epoch), co.voters, co.balancer.counts if known else None)
+    spans = initial_spans(co.book.total(epoch), co.voters, co.balancer.counts if co.desk.measured else None)
     return {rank: ((first, end - first),) for rank, (first, end) in spans.items()}
 
 

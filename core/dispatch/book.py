@@ -149,13 +149,16 @@ class Book:
         return self._book(rank, Slice(epoch, first, count), None)
 
     def _book(self, rank: int, part: Slice, taken: Taken | None) -> Plan:
-        offset, size = part.picks(self.batch_size, self.length(part.epoch))
-        plan = Plan(plan_id=self.next_plan_id, epoch=part.epoch, offset=offset, size=size)
+        epoch = part.epoch
+        offset, size = part.picks(self.batch_size, self.length(epoch))
+        plan = Plan(plan_id=self.next_plan_id, epoch=epoch, offset=offset, size=size)
         self.next_plan_id += 1
-        held = self.ranks.setdefault(rank, Holdings())
+        held = self.ranks.get(rank)
+        if held is None:
+            held = self.ranks[rank] = Holdings()
         held.plans.append(InFlight(plan, part, taken, held.epoch))
         held.in_flight_batches += part.count
-        held.epoch = part.epoch
+        held.epoch = epoch
         return plan
 
     def rollback(self, rank: int, plan_id: int) -> bool:
@@ -233,8 +236,9 @@ class Book:
 
     def merge(self, rank: int, steps: int) -> list[Covered]:
         """The oldest `steps` trained batches are in the consensus (D-12)."""
-        runs = self._split(self.holdings(rank).trained, steps, rank)
-        self.holdings(rank).trained_batches -= steps
+        held = self.holdings(rank)
+        runs = self._split(held.trained, steps, rank)
+        held.trained_batches -= steps
         return self._cover(rank, runs)
 
     def refuse(self, rank: int, before_cycle: int) -> int:
@@ -324,14 +328,14 @@ class Book:
             if not trained:
                 raise InvariantError(f"I46: rank {rank} merged {steps} steps, {steps - left} of them are in the book")
             run = trained[0]
-            part = min(left, run.count)
-            runs.append(Trained(run.epoch, run.first, part, run.base_cycle))
-            left -= part
-            if part == run.count:
-                trained.popleft()
-            else:
-                run.first += part
-                run.count -= part
+            if run.count <= left:
+                runs.append(trained.popleft())
+                left -= run.count
+                continue
+            runs.append(Trained(run.epoch, run.first, left, run.base_cycle))
+            run.first += left
+            run.count -= left
+            left = 0
         return runs
 
     def _cover(self, rank: int, runs: Iterable[Trained]) -> list[Covered]:

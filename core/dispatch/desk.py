@@ -70,7 +70,8 @@ class EpochTally:
 @state
 class Desk:
     """Dispatch decisions over the coordinator's book, balancer and voters. `advice_due` says that an epoch has begun
-    and nobody was told yet what may come next (D-24)."""
+    and nobody was told yet what may come next (D-24); `whole` is a window of all voters in steps, `probing` that no
+    speed is known: the survey of D-6, which every chunk asks for."""
 
     co: Coordinator
     window: FinalWindow | None = None
@@ -78,6 +79,8 @@ class Desk:
     tallies: dict[int, EpochTally] = attrs.field(factory=dict)
     awaiting: list[int] = attrs.field(factory=list)
     advice_due: bool = False
+    whole: int = 0
+    probing: bool = True
 
     # --- budgets -------------------------------------------------------------------------------------------------
 
@@ -93,10 +96,13 @@ class Desk:
         co = self.co
         if not co.config.is_progressive:
             return co.book.total(min(co.book.first_live, co.book.num_epochs - 1))
-        limit = self.quota(rank)
-        if co.config.policy == "async":
+        if co.config.policy != "async":
+            limit = self.quota(rank)
+        else:
             limit = co.balancer.counts[rank] + co.balancer.overshoots.get(rank, 0)
-        return max(0, limit - co.peers[rank].steps - co.book.holdings(rank).in_flight_batches)
+        held = co.book.ranks.get(rank)
+        taken = co.peers[rank].steps + (0 if held is None else held.in_flight_batches)
+        return limit - taken if taken < limit else 0
 
     def enterable(self) -> list[int]:
         """Epochs a rank may enter now (D-4)."""
@@ -112,13 +118,13 @@ class Desk:
         counts = co.balancer.counts
         if self.window is not None and self.window.epoch == pool.epoch:
             size = self.window.left.get(rank, 0)
-        elif co.config.barrier_paced or rem < (whole := sum(counts[r] for r in co.voters)):
+        elif co.config.policy != "async" or rem < self.whole:
             size = counts[rank]
-        elif not co.balancer.calibrated and not co.balancer.hinted:
+        elif self.probing:
             probe = co.book.picks // (len(co.seats) * PROBE_SHARE * co.book.batch_size)
             size = max(co.config.min_chunk, probe)
         else:
-            size = max(-(-rem * counts[rank] // whole), co.config.min_chunk)
+            size = max(-(-rem * counts[rank] // self.whole), co.config.min_chunk)
         return min(size, rem, left)
 
     def quiesced(self, rank: int) -> bool:
@@ -157,6 +163,18 @@ class Desk:
         if slots is not None:
             self.window = FinalWindow(pool.epoch, tuple(counts.items()), dict(slots), dict(slots))
 
+    def _survey(self) -> None:
+        """What the size of a chunk depends on beside its own rank (D-6). Whoever hands out to many looks at everyone
+        once, and comes after whatever changes counts or voters."""
+        counts = self.co.balancer.counts
+        self.whole = sum([counts[rank] for rank in self.co.voters])
+        self.probing = not self.measured
+
+    @property
+    def measured(self) -> bool:
+        """Whether the counts say who is faster (D-3, B-15)."""
+        return self.co.balancer.calibrated or self.co.balancer.hinted
+
     def _serve(self, rank: int, epoch: int, batches: int) -> None:
         if self.window is not None and self.window.epoch == epoch and rank in self.window.left:
             self.window.left[rank] = max(0, self.window.left[rank] - batches)
@@ -166,7 +184,7 @@ class Desk:
     def take(self, rank: int, epoch: int, batches: int) -> Plan | None:
         """Take and serve in one act."""
         plan = self.co.book.take(rank, epoch, batches)
-        if plan is not None:
+        if plan is not None and self.window is not None:
             self._serve(rank, epoch, -(-plan.size // self.co.book.batch_size))
         return plan
 
@@ -183,10 +201,9 @@ class Desk:
     def open_pool(self, epoch: int) -> Pool:
         """The pool of an epoch, with the spans of this moment (D-3)."""
         co = self.co
-        fresh = epoch not in co.book.pools
-        known = co.balancer.calibrated or co.balancer.hinted
-        pool = co.book.open_pool(epoch, co.voters, co.balancer.counts if known else None)
-        if fresh:
+        pool = co.book.pools.get(epoch)
+        if pool is None:
+            pool = co.book.open_pool(epoch, co.voters, co.balancer.counts if self.measured else None)
             self._begin(epoch, pool)
             self.refresh_window()
         return pool
@@ -207,8 +224,9 @@ class Desk:
         if peer.phase != PeerPhase.VOTER or not peer.attached or co.stopping or co.save_issued:
             return False
         held = co.book.ranks.get(peer.rank)
-        plans = 0 if held is None else len(held.plans)
-        return plans == 0 if co.config.barrier_paced else plans < ASYNC_PLANS
+        if held is None or not held.plans:
+            return True
+        return co.config.policy == "async" and len(held.plans) < ASYNC_PLANS
 
     def dispatch_next(self, rank: int) -> bool:
         """Give a rank its next chunk, if it may have one (D-8)."""
@@ -231,21 +249,23 @@ class Desk:
         """D-16: an idle rank sends no completion, so nothing else would restart it."""
         if not self.co.config.is_progressive or self.co.run.phase != RunPhase.TRAINING:
             return
-        for rank in list(self.co.voters):
+        self._survey()
+        for rank in [rank for rank in self.co.voters if self.may_serve(self.co.peers[rank])]:
             for _ in range(ASYNC_PLANS):
                 if not self.dispatch_next(rank):
                     break
 
-    def compose(self, rank: int) -> Plan | None:
-        """The plan that rides in the Update of a finish (D-13)."""
-        co, peer = self.co, self.co.peers[rank]
-        if not (co.config.is_progressive and co.config.policy == "cadence") or not self.may_serve(peer):
-            return None
+    def compose(self) -> dict[int, Plan]:
+        """The plans that ride in the Updates of a finish, by rank (D-13)."""
+        co, plans = self.co, {}
         pool = co.book.pools.get(co.book.first_live)
-        if pool is None or not pool.free:
-            return None
-        size = self.size(rank, pool)
-        return self.take(rank, pool.epoch, size) if size else None
+        if pool is not None and co.config.is_progressive and co.config.policy == "cadence":
+            for rank in co.voters:
+                size = self.size(rank, pool) if self.may_serve(co.peers[rank]) else 0
+                plan = self.take(rank, pool.epoch, size) if size else None
+                if plan is not None:
+                    plans[rank] = plan
+        return plans
 
     # --- completions and epochs ----------------------------------------------------------------------------------
 
@@ -272,6 +292,12 @@ class Desk:
 
     def serve_completions(self) -> None:
         """Step 11 of the pass: dispatch after completions (D-9)."""
+        if self.awaiting:
+            self._survey()
+            self.follow_up()
+
+    def follow_up(self) -> None:
+        """The next plans of those that have ended one. No look at other ranks: the hot path comes here (C-4)."""
         waiting, self.awaiting = sorted(set(self.awaiting)), []
         if self.co.config.is_progressive:
             for rank in waiting:
@@ -284,10 +310,11 @@ class Desk:
         for epoch in self.co.book.close_complete():
             self._closed(epoch)
 
-    def anything_used_up(self) -> bool:
-        """Whether an epoch that may be entered has no free batch: whoever is idle is quiesced then (G-4)."""
+    def used_up(self) -> bool:
+        """Whether no epoch that may be entered has a free batch: whoever is idle is quiesced then (G-4). One that is
+        not open yet has all of them."""
         pools = self.co.book.pools
-        return any(epoch not in pools or not pools[epoch].free for epoch in self.enterable())
+        return all(epoch in pools and not pools[epoch].free for epoch in self.enterable())
 
     def _closed(self, epoch: int) -> None:
         tally = self.tallies.pop(epoch, EpochTally())

@@ -153,7 +153,7 @@ class Pool:
         """Give `rank` one slice of 1 to `most` batches; None, and nothing changed, if there is none or `most` is 0."""
         if most <= 0:
             return None
-        taken = self._take_hole(most) or self._take_own(rank, most) or self._take_other(most)
+        taken = (self._holes and self._take_hole(most)) or self._take_own(rank, most) or self._take_other(most)
         if taken is not None:
             self.free -= taken.slice.count
         return taken
@@ -213,9 +213,7 @@ class Pool:
 
     # --- helpers ---
 
-    def _take_hole(self, most: int) -> Taken | None:
-        if not self._holes:
-            return None
+    def _take_hole(self, most: int) -> Taken:
         first, size = self._holes.popleft()
         count = min(most, size)
         if count < size:
@@ -224,11 +222,11 @@ class Pool:
 
     def _take_own(self, rank: int, most: int) -> Taken | None:
         span = self._spans.get(rank)
-        if span is None or not span.residue:
+        if span is None or span.front == span.tail:
             return None
-        count = min(most, span.residue)
-        span.front += count
-        return Taken(Slice(self.epoch, span.front - count, count), Source.OWN_SPAN, rank)
+        first, count = span.front, min(most, span.residue)
+        span.front = first + count
+        return Taken(Slice(self.epoch, first, count), Source.OWN_SPAN, rank)
 
     def _take_other(self, most: int) -> Taken | None:
         """From the largest span; the taker's own is empty when its turn comes."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core import messages as m
+from paceline.core.control_messages import stamper
 from paceline.core.plain import decode, encode
 from paceline.core.retention import MOST_BYTES, MOST_MESSAGES, Retained, weight
 from paceline.transports.codec import MsgpackCodec
@@ -72,6 +74,46 @@ def test_a_lane_has_two_limits() -> None:
 def test_a_message_never_weighs_less_than_its_frame(message: Any) -> None:
     """N-9: the core knows no codec, so it counts too much rather than too little."""
     assert (size := len(MsgpackCodec().encode(message))) <= weight(message) <= 20 * size
+
+
+@pytest.mark.parametrize("message", [
+    m.Update(cycle=1, attempt=0, version=2, global_step=3, outcome=m.Outcome.MERGED, merged_steps=4,
+             next_plan=m.Plan(plan_id=1, epoch=2, offset=3, size=4), run_id=b"run"),
+    m.Update(cycle=1, attempt=0, version=2, global_step=3, outcome=m.Outcome.MERGED, merged_steps=4),
+    m.StageAdvisory(counts=(1, 2, 3), segments=((0, ((1, 2), (3, 4))), (1, ()))),
+    m.Metrics(cycle=1, plan_ids=(1, 2), epoch=0, batches=1, samples=2, epoch_ms=1.0, share_complete_ms=1.0,
+              compute_only_ms=1.0, data_starve_ms=0.0, scalars={"loss": (0.5, 3)}, resources={"gpu": 0.5}),
+    m.CheckpointResult(decision_id=1, version=2, elapsed_ms=3.0, error="disk füll"),
+], ids=lambda message: type(message).__name__)  # fmt: skip
+def test_what_is_known_of_a_class_beforehand_is_what_its_messages_hold(message: Any) -> None:
+    """N-9: the declared types say as much as a look at every single thing in it."""
+    assert weight(message) == 64 + _looked_at(message)
+
+
+def _looked_at(thing: Any) -> int:
+    if isinstance(thing, str):
+        return 9 + len(thing.encode())
+    if isinstance(thing, bytes):
+        return 9 + len(thing)
+    if isinstance(thing, tuple):
+        return 9 + sum(map(_looked_at, thing))
+    if isinstance(thing, dict):
+        return 9 + sum(_looked_at(key) + _looked_at(item) for key, item in thing.items())
+    if attrs.has(type(thing)):
+        names = [field.name for field in attrs.fields(type(thing))]
+        return 9 + sum(1 + len(name) + _looked_at(getattr(thing, name)) for name in names)
+    return 9
+
+
+@pytest.mark.parametrize("kind", m.CONTROLS, ids=lambda kind: kind.__name__)
+def test_a_stamped_message_is_the_one_that_would_have_been_made(kind: type[m.Control]) -> None:
+    """N-6, N-9: whoever is told the same as others gets it under its own rank, incarnation and numbers."""
+    own = [field.name for field in attrs.fields(kind) if field.name not in attrs.fields_dict(m.Control)]
+    says = {name: f"what {name} says" for name in own}
+    like = kind(run_id=b"run", generation=7, **says)
+    made = stamper(kind)(like, 3, 2, 9, 8)
+    assert made == kind(run_id=b"run", generation=7, rank=3, incarnation=2, control_seq=9, report_seq=8, **says)
+    assert like == kind(run_id=b"run", generation=7, **says)
 
 
 def _stamp(number: int) -> dict[str, Any]:
