@@ -51,7 +51,7 @@ class Watch:
     confirmed, when it was heard last. Of each process: the last cycle it adopted, the last plan it began.
 
     `cut` are lives without a link, `ended` those that are over; `voted` are ranks whose life has had a vote. `cycle` is
-    the open cycle, or None, and `since` when it was armed or the last one ended; `still` is when anything was heard last
+    the open cycle, or None, `since` when it was armed or the last one ended; `still` is when anything was heard last
     that is no mere sign of life; `before` is when the coordinator last did anything, `due` when it wants to be told the
     time."""
 
