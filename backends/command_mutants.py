@@ -14,7 +14,8 @@ from ..core.errors import ConfigError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from .mutant_runs import Found, Record
+    from ..core.mutation import Mutant
+    from .mutant_runs import Found, Record, Worker
 
 __all__ = ["mutants"]
 
@@ -84,23 +85,9 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
             return 0
         progress = stack.enter_context(_progress())
         file = record or root / RECORD
-        records = runs.prepare(root, file, workers, _bar(progress, "what the tests take"))
-        _check(records)
         known = {name for name in chosen if any(matches(line.mutant, name) for line in equivalents)}
-        listed = workers[0].listed["tests"]
-        work = {name: runs.steps(made.get(name), listed, records, known=name in known) for name in chosen}
-        kin = {name: made[name].kin if name in made else name for name in chosen}
-        teller = _teller(progress, known)
-        found = runs.try_all(workers, work, kin, _bar(progress, "mutants"), teller if quick else lambda _: None)
-        left = [] if quick else [each for each in found if not each.layer and (thorough or each.mutant not in known)]
-        if left:
-            cut_short = [test for test, record in records.items() if record.seconds is None]
-            records = runs.prepare(root, file, workers, _bar(progress, "what whole runs take"), whole=True)
-            _tell_failing({test: records[test] for test in cut_short})
-            work = {each.mutant: runs.later_steps(made.get(each.mutant), listed, records, calls=calls,
-                                                  thorough=thorough) for each in left}  # fmt: skip
-            later = runs.try_all(workers, work, kin, _bar(progress, "mutants in whole runs"), teller)
-            found = runs.joined(found, later)
+        found = _try(root, file, workers, {name: made.get(name) for name in chosen}, known, calls, progress,
+                     quick=quick, thorough=thorough)  # fmt: skip
     operators = {name: made[name].operator if name in made else HAND_OPERATOR for name in chosen}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = Report(found, places, operators, equivalents, time.monotonic() - began, used.ru_utime + used.ru_stime,
@@ -110,6 +97,31 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
     if out is not None:
         out.write_text(report.json(), encoding="utf-8")
     return 1 if report.survivors else 0
+
+
+def _try(
+    root: Path, file: Path, workers: Sequence[Worker], chosen: Mapping[str, Mutant | None], known: set[str],
+    calls: Mapping[str, str], progress: Progress, *, quick: bool, thorough: bool,
+) -> list[Found]:  # fmt: skip
+    """What became of each mutant, None being one that was written by hand: first in what is cheap, and of those that
+    are left in the rest."""
+    from . import mutant_runs as runs
+
+    tests = workers[0].listed["tests"]
+    records = runs.prepare(root, file, workers, _bar(progress, "what the tests take"))
+    _check(records)
+    kin = {name: name if mutant is None else mutant.kin for name, mutant in chosen.items()}
+    teller = _teller(progress, known)
+    work = {name: runs.steps(mutant, tests, records, known=name in known) for name, mutant in chosen.items()}
+    found = runs.try_all(workers, work, kin, _bar(progress, "mutants"), teller if quick else lambda _: None)
+    left = [] if quick else [each.mutant for each in found if not each.layer and (thorough or each.mutant not in known)]
+    if not left:
+        return found
+    cut_short = [test for test, record in records.items() if record.seconds is None]
+    records = runs.prepare(root, file, workers, _bar(progress, "what whole runs take"), whole=True)
+    _tell_failing({test: records[test] for test in cut_short})
+    work = {name: runs.later_steps(chosen[name], tests, records, calls=calls, thorough=thorough) for name in left}
+    return runs.joined(found, runs.try_all(workers, work, kin, _bar(progress, "mutants in whole runs"), teller))
 
 
 def _calls(layers: Sequence[str]) -> dict[str, str]:

@@ -231,7 +231,9 @@ def later_steps(
     equivalent was spared, and those that never come to the row."""
     if mutant is None:
         return []
-    quick, long, other = [], [], []
+    quick: list[tuple[int, float]] = []
+    long: list[tuple[int, float]] = []
+    other: list[tuple[int, float]] = []
     for number in _order(tests, records):
         record = records[tests[number]]
         if record.seconds is None:

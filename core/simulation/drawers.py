@@ -56,6 +56,7 @@ class Drawers:
 
     def __init__(self, setup: Setup, *, forget: bool = True) -> None:
         self.world = World(setup)
+        self.world.watch.asleep = True
         self.forget = forget
         self.no_returns = no_returns(self.world.config)
         self.clocks, self.runs, self.coordinators, self.averagers = Interned(), Interned(), Interned(), Interned()

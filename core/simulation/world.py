@@ -52,6 +52,7 @@ from .setup import Setup, greeting
 from .step import Step, Turn
 from .strikes import FAULTS, possible_faults
 from .violation import Violation
+from .watch import Watch
 
 __all__ = ["Step", "Turn", "World"]
 
@@ -89,7 +90,7 @@ class World:
         self.seats: dict[int, Process] = {}
         self.failed: dict[int, deque[tuple[Any, int]]] = {}
         self.averager = Averager(setup, gamma=self.config.gamma)
-        self.ghost = Ghost()
+        self.ghost, self.watch = Ghost(), Watch(self.config)
         self.finish: fx.Finish | None = None
         self.alive = True
         self.lasts: int | None = None
@@ -184,6 +185,7 @@ class World:
             process = self.processes[action.who]
             self.touch(process)
         self._happen(action, process, sure)
+        self.watch.see(self._turns, self.now + self.skew, self.co.poll_timeout())
         if self.config.is_collective:
             together.touch_members(self)
         for number in self.touched:
@@ -473,6 +475,7 @@ class World:
         """Become the world that the snapshot was made of. Parts that are there already are left as they are, so to go
         from one snapshot to a near one costs only what differs."""
         rest, coordinator, averager, ghost, lives = snapshot
+        self.watch.asleep = True  # it has not seen what led here
         self.now, self.skew, self.alive, self.lasts, self.finish, self.knocks, failed, seats, undone = rest
         self.failed = {number: deque(tokens) for number, tokens in failed}
         if self._co_seen is not coordinator:

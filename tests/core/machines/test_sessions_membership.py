@@ -9,7 +9,7 @@ import pytest
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
-from paceline.core.phases import CyclePhase, PeerPhase
+from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
 from support.cohort import hello
 from support.hand import alerts, messages
@@ -184,6 +184,20 @@ def test_a_coordinator_that_was_away_gives_the_generator_its_time_again() -> Non
     effects = hand.feed(ev.Tick())
 
     assert asked(effects) == [(0, 2)] and hand.co.sessions.deadline == hand.now + 5.0
+
+
+def test_a_stop_between_two_sessions_waits_for_the_next_one() -> None:
+    """G-10, M-30, I10: the forced reduce needs a session, so until then the run goes on with the steps that ranks hold.
+    tests/mutants.toml once said that a stop always arms in its own pass; here it cannot."""
+    hand = Joint(3, samples=400).form()
+    hand.step(0), hand.step(1)
+    lost(hand, 2)
+    effects = hand.feed(ev.OperatorRequest(ev.Operator.STOP))
+    assert not messages(effects, m.Shutdown) and hand.co.run.phase == RunPhase.TRAINING
+    assert hand.co.cycle.phase == CyclePhase.IDLE and hand.co.movers == 2
+    hand.uid()
+    assert hand.co.cycle.phase == CyclePhase.PENDING
+    assert len(messages(hand.average(), m.Shutdown)) == 2
 
 
 def test_there_is_no_shutdown_while_a_collective_may_spin() -> None:

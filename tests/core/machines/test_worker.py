@@ -65,6 +65,16 @@ def test_a_second_update_of_a_cycle_subtracts_nothing() -> None:
     assert (rank.worker.steps_since_avg, rank.worker.fenced) == (1, fenced + 1)
 
 
+def test_a_second_update_is_counted_as_stale_by_a_rank_that_leaves_too() -> None:
+    """W-12 before W-23: its consensus is staged no more, but it is old all the same."""
+    rank = Rank(T)
+    rank.cycle(1, version=1)
+    rank.feed(ev.LeaveRequested())
+    rank.update(1, version=1)
+
+    assert rank.worker.phase == WorkerPhase.DRAINING and rank.worker.fenced == 1
+
+
 @pytest.mark.parametrize(
     ("outcome", "left", "how"),
     [(m.Outcome.MERGED, 0, "overwrite"), (m.Outcome.REFUSED, 0, "overwrite"), (m.Outcome.UNREALIZED, 2, "keep")],

@@ -39,6 +39,16 @@ def test_a_call_is_one_act_and_a_step_of_its_own() -> None:
     assert ack.digest is None and ack.state_complete
 
 
+@pytest.mark.parametrize("session", [0, 5])
+def test_a_newcomer_is_called_into_no_session_that_it_was_not_told_of(session: int) -> None:
+    """N-2, M-31: also where it knows of none, and so of none that is torn."""
+    r = Rank(WorkerPhase.JOINING, collective=True)
+    r.worker.session = None
+    (stop,) = of(r.sync(1, session=session), fx.Stop)
+
+    assert stop.status == "failed" and "session" in stop.text and r.worker.violations == 1
+
+
 @pytest.mark.parametrize("fate", ["at once", "after a retry", "as a newcomer of a retry"])
 def test_an_ack_carries_the_generation_of_its_session(fate: str) -> None:
     """N-1, N-6, M-43: with any other it is fenced, and its number is missing on the lane."""

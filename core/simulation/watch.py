@@ -1,0 +1,249 @@
+"""What somebody sees of a run who looks at its lanes and its clock alone: which events came when, and what they led to.
+
+The ghost judges what is said; the watch judges when, how often, and after what. It reads no machine: a message is stale
+because the life that sent it was declared over before, a rank is silent because nothing came from it, a cycle hangs
+because nothing came at all. So it cannot agree with a mistake in the books. The checks, by the invariant of section 16:
+
+    I3   of a report of a life that is over nothing comes but a word to that life
+    I31  time ends a life only after silence or without a link, and finishes no cycle
+    I32  what hangs longer than the ceiling stalls: not before, not later, once, with one dump and one decision to save
+    I33  a heartbeat is no step of the ladder
+    I53  control messages of a life are numbered without a hole, say the same when they are said again, and do
+         something only the first time they arrive; so each consensus is adopted once, and each plan begun once
+
+Turns are seen in their order, by whoever runs a world through time. A search that jumps between states has none, so
+its world is not watched (`asleep`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from .. import effects as fx
+from .. import events as ev
+from .. import messages as m
+from ..config import Config
+from ..values import state
+from .action import COORDINATOR
+from .step import Turn
+from .violation import Violation, require
+
+__all__ = ["Watch"]
+
+Life = tuple[int, int]
+"""A rank and an incarnation."""
+LOST = (ev.LinkLost, ev.ProcessExited)
+SIGNS_OF_LIFE = (ev.Tick, m.Heartbeat)
+"""Events that say nothing about the work of anybody."""
+LADDER = frozenset({"Suspect", "Nudge", "Excluded", "StateDump", "Stalled"})
+"""Its steps, and what stands at its end."""
+MOVES = frozenset({"Died", "Left", "Excluded", "Promoted", "Joined", "SyncStart", "Cycle", "SyncEnd"})
+"""After these others are waited for, or for something else."""
+
+
+@state
+class Watch:
+    """Of each life: the number of the newest control message said to it and given to it, the words that it has not
+    confirmed, when it was heard last. Of each process: the last cycle it adopted, the last plan it began.
+
+    `cut` are lives without a link, `ended` those that are over; `voted` are ranks whose life has had a vote. `cycle` is
+    the open cycle, or None, `since` when it was armed or the last one ended; `still` is when anything was heard last
+    that is no mere sign of life; `before` is when the coordinator last did anything, `due` when it wants to be told the
+    time."""
+
+    config: Config
+    asleep: bool = False
+    said: dict[Life, int] = attrs.field(factory=dict)
+    words: dict[Life, dict[int, m.Control]] = attrs.field(factory=dict)
+    given: dict[Life, int] = attrs.field(factory=dict)
+    adopted: dict[int, int] = attrs.field(factory=dict)
+    begun: dict[int, int] = attrs.field(factory=dict)
+    heard: dict[Life, float] = attrs.field(factory=dict)
+    cut: set[Life] = attrs.field(factory=set)
+    ended: set[Life] = attrs.field(factory=set)
+    voted: set[int] = attrs.field(factory=set)
+    cycle: int | None = None
+    since: float = 0.0
+    still: float = 0.0
+    before: float = 0.0
+    due: float = -math.inf
+    stopping: bool = False
+    stalled: bool = False
+
+    def see(self, turns: Iterable[Turn], now: float, due: float | None) -> None:
+        """The turns of a step, at this second of the coordinator's clock, and when it wants a `Tick` after them. Raises
+        `Violation`."""
+        if self.asleep:
+            return
+        for turn in turns:
+            if turn.who == COORDINATOR:
+                self._coordinator(turn.event, turn.effects, now)
+                self.due = math.inf  # whatever was due has been done, with this event or before
+            else:
+                self._process(turn)
+        self.due = math.inf if due is None else due
+
+    # --- the coordinator -------------------------------------------------------------------------------------------
+
+    def _coordinator(self, event: Any, effects: tuple[Any, ...], now: float) -> None:
+        told = event.message if event.__class__ is ev.Received else event
+        if event.__class__ is ev.OperatorRequest and event.kind is ev.Operator.START:
+            self._restarted(now)
+        elif now > self.before + self.config.staleness_s / 2:  # it was away: what it missed, it gives time for
+            self.still = now
+        self.before = now
+        if isinstance(told, m.Report):
+            if now < self.due:  # else time speaks with the next event, whichever it is (C-4)
+                self._i3_over_is_over(told, effects)
+                self._i33_no_step_by_a_heartbeat(told, effects)
+            self._hear(told, now)
+        elif isinstance(event, LOST):
+            self.cut.add((event.rank, event.incarnation))
+        elif event.__class__ is ev.SendFailed:
+            self.cut.add(event.token[:2])
+        if not isinstance(told, SIGNS_OF_LIFE):
+            self.still = now
+        for effect in effects:
+            self._effect(event, effect, now, effects)
+        if event.__class__ is ev.Tick:
+            self._i32_not_later(now)
+
+    def _restarted(self, now: float) -> None:
+        """Nobody has a link to it yet, and it waits for everybody anew (M-43)."""
+        self.still = now
+        self.cut |= self.heard.keys() - self.ended
+
+    def _hear(self, report: m.Report, now: float) -> None:
+        life = (report.rank, report.incarnation)
+        self.heard[life] = now
+        words = self.words.get(life)
+        while words and (first := next(iter(words))) <= report.control_seq:
+            del words[first]
+
+    def _effect(self, event: Any, effect: Any, now: float, effects: tuple[Any, ...]) -> None:
+        kind = effect.__class__
+        if kind is fx.Send:
+            self._i53_said((effect.rank, effect.incarnation), effect.message)
+            self.stopping = self.stopping or effect.message.__class__ in (m.ShutdownWithSave, m.Shutdown)
+        elif kind is fx.Admit:
+            life = (effect.rank, effect.incarnation)
+            self.cut.discard(life)
+            self.heard[life] = now
+            for message in effect.resend:
+                self._i53_said(life, message)
+        elif kind is fx.CloseLink:
+            self.cut.add((effect.rank, effect.incarnation))
+        elif kind is fx.Emit and not effect.facts.get("again"):
+            self._happened(event, effect, now, effects)
+
+    def _happened(self, event: Any, told: fx.Emit, now: float, effects: tuple[Any, ...]) -> None:
+        name, facts = told.name, told.facts
+        if name in MOVES:
+            self.still = now
+        if name == "SyncStart":
+            self.cycle, self.since = facts["cycle"], now
+        elif name == "SyncEnd":
+            self.cycle, self.since = None, now
+        elif name == "Cycle":
+            gone = any(e.__class__ is fx.Emit and e.name in ("Died", "Left", "Excluded") for e in effects)
+            if event.__class__ is ev.Tick and not gone:
+                raise Violation("I31", f"time alone finished cycle {facts['cycle']}")
+        elif name == "Promoted":
+            self.voted.add(facts["rank"])
+        elif name in ("Died", "Left"):
+            life = (facts["rank"], facts["incarnation"])
+            if event.__class__ is ev.Tick and name == "Died":
+                self._i31_only_the_silent_end(life, facts, now)
+            self.ended.add(life)
+            self.voted.discard(life[0])
+            self.cut.discard(life)
+            self.words.pop(life, None)
+        elif name == "Stalled":
+            self._i32_stalled(facts, now, effects)
+
+    # --- named checks ----------------------------------------------------------------------------------------------
+
+    def _i3_over_is_over(self, report: m.Report, effects: tuple[Any, ...]) -> None:
+        life = (report.rank, report.incarnation)
+        if life not in self.ended:
+            return
+        for effect in effects:
+            if effect.__class__ is not fx.SendFenced or (effect.rank, effect.incarnation) != life:
+                raise Violation("I3", f"{type(report).__name__} of life {life}, which is over, led to {effect}")
+
+    def _i33_no_step_by_a_heartbeat(self, report: m.Report, effects: tuple[Any, ...]) -> None:
+        for effect in effects if report.__class__ is m.Heartbeat else ():
+            asked = effect.__class__ is fx.Send and effect.message.__class__ is m.RequestParams
+            if asked or (effect.__class__ is fx.Emit and effect.name in LADDER):
+                raise Violation("I33", f"a heartbeat of rank {report.rank} led to {effect}")
+
+    def _i31_only_the_silent_end(self, life: Life, facts: dict[str, Any], now: float) -> None:
+        heard = self.heard.get(life)
+        if self.stopping or heard is None or life in self.cut or life[0] not in self.voted:
+            return  # who has never had a vote had a time to come to it (M-6, M-26)
+        if now <= heard + self.config.staleness_s:
+            raise Violation("I31", f"time alone ended life {life}, heard {now - heard:g} s ago: {facts}")
+
+    def _i32_stalled(self, facts: dict[str, Any], now: float, effects: tuple[Any, ...]) -> None:
+        require(not self.stalled, "I32", "the run stalls a second time")
+        self.stalled = True
+        ceiling = self.config.window_ceiling if self.cycle is None else self.config.reduce_ceiling
+        if now <= self.since + ceiling:
+            raise Violation("I32", f"stalled {now - self.since:g} s after it began to wait, the ceiling is {ceiling:g}")
+        dumps = [e for e in effects if e.__class__ is fx.Emit and e.name in ("Stalled", "StateDump")]
+        if len(dumps) != 1 or not facts["dump"]:
+            raise Violation("I32", f"{len(dumps)} dumps go with the stall of cycle {facts['cycle']}")
+        saves = [e.message for e in effects if e.__class__ is fx.Send and e.message.__class__ is m.ShutdownWithSave]
+        there = self.heard.keys() - self.ended - self.cut
+        if there and {save.reason for save in saves} != {m.SaveReason.REDUCE_STALL}:
+            raise Violation("I32", f"of the stall came {saves}, not one decision to save for it")
+        require(len({save.decision_id for save in saves}) <= 1, "I32", f"the stall decides twice: {saves}")
+
+    def _i32_not_later(self, now: float) -> None:
+        if not self.cycle or self.stalled or self.stopping or self.cut:
+            return  # cycle 0 has no ceiling, and the window of a rank without a link ends that wait (M-42)
+        waited = now - max(self.still, self.since)
+        if waited > self.config.reduce_ceiling:
+            raise Violation("I32", f"cycle {self.cycle} has heard nothing for {waited:g} s and does not stall")
+
+    def _i53_said(self, life: Life, message: m.Control) -> None:
+        number, newest = message.control_seq, self.said.get(life)
+        words = self.words.setdefault(life, {})
+        if newest is None or number == newest + 1:
+            self.said[life] = number
+            words[number] = message
+        elif number > newest:
+            raise Violation("I53", f"control message {number} to life {life} follows {newest}")
+        elif words.get(number, message) != message:
+            raise Violation("I53", f"control message {number} to life {life} was {words[number]}, now {message}")
+
+    # --- the processes ---------------------------------------------------------------------------------------------
+
+    def _process(self, turn: Turn) -> None:
+        message = turn.event.message if turn.event.__class__ is ev.Received else None
+        if isinstance(message, m.Control):
+            self._i53_given(message, turn.effects)
+        for effect in turn.effects:
+            if effect.__class__ is fx.Adopt:
+                last = self.adopted.get(turn.who, -1)
+                require(effect.cycle > last, "I53", f"process {turn.who} adopts cycle {effect.cycle} after {last}")
+                self.adopted[turn.who] = effect.cycle
+            elif effect.__class__ is fx.Train:
+                plan, last = effect.plan.plan_id, self.begun.get(turn.who, -1)
+                require(plan > last, "I53", f"process {turn.who} begins plan {plan} after {last}")
+                self.begun[turn.who] = plan
+
+    def _i53_given(self, message: m.Control, effects: tuple[Any, ...]) -> None:
+        life, number = (message.rank, message.incarnation), message.control_seq
+        newest = self.given.get(life)
+        if newest is None or number == newest + 1:
+            self.given[life] = number
+        elif number <= newest:
+            if effects:
+                raise Violation("I53", f"control message {number} came to life {life} again and led to {effects}")
+        elif any(effect.__class__ is not fx.Stop for effect in effects):
+            raise Violation("I53", f"control message {number} came to life {life} after {newest} and led to {effects}")

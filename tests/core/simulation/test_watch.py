@@ -1,0 +1,212 @@
+"""The watch notices faults of the machines that look right in their own books: each is put into them here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from paceline.core import effects as fx
+from paceline.core import events as ev
+from paceline.core import gates, ladder
+from paceline.core import messages as m
+from paceline.core.config import Config
+from paceline.core.coordinator import Coordinator
+from paceline.core.simulation.action import COORDINATOR, act
+from paceline.core.simulation.setup import Setup
+from paceline.core.simulation.simulator import Case, simulate
+from paceline.core.simulation.step import Turn
+from paceline.core.simulation.violation import Violation
+from paceline.core.simulation.watch import Watch
+from paceline.core.simulation.world import World
+from paceline.core.worker import Worker
+
+from support.mutants import Patch, around
+
+HEARTBEAT = ev.Received(m.Heartbeat(
+    run_id=b"r" * 16, generation=1, rank=0, incarnation=1, report_seq=1, control_seq=0, step_count=0, state="x"
+))  # fmt: skip
+
+
+def a_late_report_ends_the_life_after_it(patch: Patch) -> None:
+    """What a dead incarnation had still under way is held against the living one."""
+
+    def change(tell: Any, co: Coordinator, message: m.Report, peer: Any) -> None:
+        tell(co, message, peer)
+        if peer is not None and message.incarnation < peer.incarnation and peer.alive:
+            co.lose(message.rank, "sent something stale")
+
+    around(patch, Coordinator, "_tell_stale", change)
+
+
+def heartbeats_are_no_sign_of_life(patch: Patch) -> None:
+    """Only progress is: a rank that is parked for long is taken for dead."""
+
+    def change(receive: Any, co: Coordinator, message: Any) -> None:
+        peer = co.peers.get(message.rank) if isinstance(message, m.Heartbeat) else None
+        before = None if peer is None else peer.last_seen
+        receive(co, message)
+        if peer is not None and before is not None:
+            peer.last_seen = before
+
+    around(patch, Coordinator, "_receive", change)
+
+
+def the_ceiling_is_lower_than_it_says(patch: Patch) -> None:
+    """A tenth of it."""
+
+    def change(ceiling: Any, co: Coordinator) -> float | None:
+        due = ceiling(co)
+        return None if due is None else due - 0.9 * co.config.reduce_ceiling
+
+    around(patch, gates, "ceiling", change)
+
+
+def a_heartbeat_asks_again(patch: Patch) -> None:
+    """Each one nudges whoever is waited for."""
+
+    def change(receive: Any, co: Coordinator, message: Any) -> None:
+        receive(co, message)
+        if isinstance(message, m.Heartbeat) and co.cycle.pending:
+            for peer, stage, since in list(ladder._owing(co)):
+                co.emit(fx.Emit("Nudge", ladder._facts(co, peer, stage, since, ladder.learned(co, peer, stage))))
+
+    around(patch, Coordinator, "_receive", change)
+
+
+def a_number_is_left_out(patch: Patch) -> None:
+    """One of the lane, now and then."""
+
+    def change(send: Any, co: Coordinator, peer: Any, kind: type[m.Control], **fields: Any) -> None:
+        if kind is m.Update:
+            peer.control_seq += 1
+        send(co, peer, kind, **fields)
+
+    around(patch, Coordinator, "send", change)
+
+
+def heartbeats_push_the_ceiling_out(patch: Patch) -> None:
+    """A cycle in which nothing but heartbeats flows hangs for ever."""
+
+    def change(receive: Any, co: Coordinator, message: Any) -> None:
+        receive(co, message)
+        if isinstance(message, m.Heartbeat):
+            co.cycle.last_evidence_at = co.now
+
+    around(patch, Coordinator, "_receive", change)
+
+
+def what_comes_twice_is_done_twice(patch: Patch) -> None:
+    """A worker that does not look at the numbers of what it is sent."""
+
+    def change(admissible: Any, worker: Worker, message: m.Control) -> bool:
+        seen, worker.control_seen = worker.control_seen, message.control_seq - 1
+        try:
+            return bool(admissible(worker, message))
+        finally:
+            worker.control_seen = max(seen, worker.control_seen)
+
+    around(patch, Worker, "_admissible", change)
+
+
+@pytest.mark.parametrize(
+    ("fault", "breaks", "seed"),
+    [
+        (a_late_report_ends_the_life_after_it, "I3", 45), (heartbeats_are_no_sign_of_life, "I31", 0),
+        (the_ceiling_is_lower_than_it_says, "I32", 0), (a_heartbeat_asks_again, "I33", 0),
+        (a_number_is_left_out, "I53", 0),
+    ],
+)  # fmt: skip
+def test_a_fault_that_the_books_do_not_show_is_seen_from_outside(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[Patch], None], breaks: str, seed: int
+) -> None:
+    """I3, I31, I32, I33, I53: the first that storms break is this one; `seed` spares those known to be too quiet."""
+    fault(monkeypatch)
+    broken = (simulate(Case(seed=number, ranks=3)).violation for number in range(seed, seed + 100))
+    found = next((violation for violation in broken if violation is not None), None)
+    assert found is not None and found.name == breaks, found
+
+
+def hung(world: World) -> None:
+    """Two ranks up to a cycle, in which the second does nothing any more but read its lane and send heartbeats."""
+    while world.ghost.armed < 1 or not world.ghost.arms_open:
+        world.do(world.enabled()[0])
+    while world.finish is None and not world.watch.stalled:
+        world.do(next(action for action in world.enabled() if action.who != 1 or action.kind in ("report", "control")))
+
+
+def test_a_cycle_that_hangs_stalls_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I32: heartbeats flow; at the first pass strictly after the ceiling it stalls, and not if they count as more."""
+    world = World(Setup(ranks=2, samples=24))
+    hung(world)
+    assert world.watch.stalled
+
+    heartbeats_push_the_ceiling_out(monkeypatch)
+    with pytest.raises(Violation, match=r"^I32: cycle 1 has heard nothing for"):
+        hung(World(Setup(ranks=2, samples=24)))
+
+
+def repeated(world: World) -> None:
+    """The dullest run, but that each control message is in the lane twice."""
+    last = None
+    while world.enabled() and not world.over:
+        twice = [process for process in world.processes if process.down and process.down[0] is not last]
+        if twice and act("repeat", twice[0].number) in world.faults():
+            last = twice[0].down[0]
+            world.do(act("repeat", twice[0].number))
+        world.do(world.enabled()[0])
+
+
+def test_what_arrives_twice_does_nothing_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I53, N-2: not once in a whole run; and a worker that looks at no number is found out."""
+    world = World(Setup(ranks=2, samples=12))
+    repeated(world)
+    assert world.finished
+
+    what_comes_twice_is_done_twice(monkeypatch)
+    with pytest.raises(Violation, match=r"^I53: "):
+        repeated(World(Setup(ranks=2, samples=12)))
+
+
+# --- word by word ----------------------------------------------------------------------------------------------------
+
+
+def beacon(number: int, phase: int = 1) -> fx.Send:
+    """A control message of rank 0 with this number."""
+    message = m.Beacon(run_id=b"r" * 16, generation=1, rank=0, incarnation=1, control_seq=number, report_seq=0,
+                       run_phase=phase, cycle_phase=0, cycle=0)  # fmt: skip
+    return fx.Send(0, 1, message, (0, 1, number))
+
+
+def test_what_is_said_again_is_the_same_word() -> None:
+    """I53, M-42: what a rank has not confirmed is sent again as it was."""
+    watch = Watch(Config())
+    watch.see([Turn(COORDINATOR, ev.Tick(), (beacon(1), beacon(2), beacon(1)))], 1.0, None)
+    with pytest.raises(Violation, match=r"I53: control message 2 to life .* was"):
+        watch.see([Turn(COORDINATOR, ev.Tick(), (beacon(2, phase=2),))], 2.0, None)
+
+
+def test_a_finish_that_comes_with_the_time_alone_is_seen() -> None:
+    """I31."""
+    finish = fx.Emit("Cycle", {"cycle": 4})
+    with pytest.raises(Violation, match="I31: time alone finished cycle 4"):
+        Watch(Config()).see([Turn(COORDINATOR, ev.Tick(), (finish,))], 1.0, None)
+
+
+def test_a_stall_has_one_dump_and_one_decision_to_save() -> None:
+    """I32."""
+    stalled = fx.Emit("Stalled", {"cycle": 0, "waited_s": 9e3, "dump": {"a": 1}})
+    for effects in ((stalled, stalled), (stalled, fx.Emit("StateDump", {})), (stalled,)):
+        watch = Watch(Config())
+        watch.see([Turn(COORDINATOR, HEARTBEAT, ())], 1.0, None)
+        with pytest.raises(Violation, match="I32"):
+            watch.see([Turn(COORDINATOR, ev.Tick(), effects)], 9e3, None)
+
+
+def test_a_world_that_jumps_is_not_watched() -> None:
+    """What led to a state that was loaded is not known."""
+    world = World(Setup(ranks=2, samples=12))
+    assert not world.watch.asleep
+    world.load(World(Setup(ranks=2, samples=12)).snapshot())
+    assert world.watch.asleep
