@@ -119,13 +119,16 @@ class Attachment:
 
     def claim_fits(self, event: HelloReceived) -> bool:
         """M-42: this very life, on the current consensus or one Update behind it, and both lanes without a hole. A
-        rank without a vote stands on no consensus, so no version is asked of it."""
-        claim, version = event.hello.resume, self.co.cycle.version
+        rank without a vote stands on no consensus, so no version is asked of it. One that averages in place may be
+        ahead by the cycle that is armed and has not finished."""
+        claim, cycle = event.hello.resume, self.co.cycle
         if claim is None or claim.incarnation != self.incarnation or claim.generation > self.co.generation:
             return False
         if self.broken or not (self.detached or self.keeps_seat(event)):
             return False
-        if self.phase == PeerPhase.VOTER and claim.version not in (version, version - 1):
+        early = self.co.config.is_collective and claim.cycle == cycle.number > cycle.finished
+        versions = (cycle.version, cycle.version - 1, cycle.version + (1 if early else 0))
+        if self.phase == PeerPhase.VOTER and claim.version not in versions:
             return False
         return self.retained.covers(claim.control_seq, self.control_seq) and claim.report_seq >= self.report_seq
 
@@ -168,6 +171,7 @@ class Attachment:
         }))  # fmt: skip
         co.returned = True
         co.joins.torn(self.rank)
+        co.sessions.returned()
         co.cycle_engine.fire(co.cycle, "Back", Back(self.rank, claim))
 
 

@@ -67,9 +67,8 @@ def die(world: World) -> None:
 
 
 def revive(world: World, action: Action) -> None:
-    """A new coordinator goes on with the run; nothing happens if the old one is there, or the run is over, or if ranks
-    average in place: a communicator does not outlive the coordinator that made it (C-38)."""
-    if world.alive or world.finish is not None or world.config.is_collective:
+    """A new coordinator goes on with the run; nothing happens if the old one is there, or the run is over."""
+    if world.alive or world.finish is not None:
         return
     dead, kept = world.co, world.journal
     try:

@@ -203,8 +203,12 @@ class Ghost:
 
     def shared(self, source: int, process: Process) -> None:
         """A process holds all that another one does (R-20)."""
-        self.base[process.number], self.since[process.number] = self.value(source), ()
-        self.base[process.number] = process.theta
+        self.base[process.number], self.since[process.number] = process.theta, ()
+        self.held[process.number] = self.held.get(source, 0)
+
+    def stands_on_consensus(self, process: Process) -> None:
+        """M-45: a rank that gives its state to all has put back the consensus that it adopted last."""
+        self.base[process.number], self.since[process.number] = process.theta, ()
 
     def emerged(self, process: Process, value: float | None, version: int, *, gave: bool) -> None:
         """The call succeeded at a process; all of it may have to be put back."""

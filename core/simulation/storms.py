@@ -56,7 +56,7 @@ class Storm:
         self._staleness_s = staleness_s
         self._fired: dict[str, int] = {}
         self._noticed = False
-        self._returns = dice.chance(RETURNS) and not clockwork.world.config.is_collective  # C-38
+        self._returns = dice.chance(RETURNS)
         clockwork.linger = self._linger
         if plan.kinds:
             clockwork.at(clockwork.now + (0.0 if dice.chance(EARLY) else LATER * second), self._next)
