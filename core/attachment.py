@@ -122,7 +122,9 @@ class Attachment:
         rank without a vote stands on no consensus, so no version is asked of it. One that averages in place may be
         ahead by the cycle that is armed and has not finished."""
         claim, cycle = event.hello.resume, self.co.cycle
-        if claim is None or claim.incarnation != self.incarnation or claim.generation > self.co.generation:
+        if claim is None or claim.incarnation != self.incarnation:
+            return False
+        if not self.born <= claim.generation <= self.co.generation:  # a life that the journal lost had the same number
             return False
         if self.broken or not (self.detached or self.keeps_seat(event)):
             return False

@@ -188,9 +188,10 @@ class Cycle(Again):
         co = self.co
         co.emit(Emit("SyncStart", {"cycle": self.number if self.forming else self.number + 1}))
         if not self.forming:
-            co.actions.arm(self.number + 1)
+            if co.voters:  # of a cycle without a member nobody takes over a consensus (M-45, K-3)
+                co.actions.arm(self.number + 1)
             self.number += 1
-        self.attempt, self.split_repeated, self.armed_in = 0, False, co.generation
+        self.attempt, self.split_repeated, self.unopened, self.armed_in = 0, False, False, co.generation
         self.armed_at = self.last_evidence_at = self.last_ack_at = co.now
         self.members = tuple(co.voters)
         self.observers = tuple(rank for rank in co.alive if joining.may_observe(co.peers[rank]))

@@ -74,12 +74,13 @@ class Again:
         self.co.sessions.call_failed()
 
     def awaits_session(self, event: object) -> bool:
-        """The cycle goes on with a new session, which its ranks have to come back for (M-43, M-31)."""
-        return self.unopened and self.co.config.is_collective
+        """The cycle goes on with a new session, which its ranks have to come back for (M-43, M-31). If all of them are
+        dead there is nothing to wait for."""
+        return self.unopened and self.co.config.is_collective and self.owing > 0
 
     def can_open(self, event: object) -> bool:
         """The round was put off, and the averager has its memory back (M-44)."""
-        return self.unopened and not self.co.joins.consensus_lost
+        return self.unopened and not self.co.config.is_collective and not self.co.joins.consensus_lost
 
     def open_again(self, event: object) -> None:
         """M-43: everyone is asked again, who has no link as soon as it is back."""

@@ -131,6 +131,7 @@ def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
     text = f"rank {rank} holds version {claim.version}, which the journal has lost; its picks are trained again"
     co.emit(Alert("accounting", "journal", text, critical=True))
     co.cycle_engine.fire(co.cycle, "Overtaken", None)
+    co.book.resolve_limbo({})  # of a cycle that ends here; what it made is not in the books
     co.joins.overtaken(claim.version)
     for other in list(co.alive):
         co.peers[other].broken = True  # the lanes are not what the books say

@@ -134,6 +134,48 @@ def test_nothing_is_built_on_a_rank_that_has_not_come() -> None:
     assert not hand.co.sessions.due() and not hand.co.cycle.fires(None)
 
 
+def test_what_the_dead_gave_to_a_cycle_that_is_overtaken_returns() -> None:
+    """M-45, M-19: its average has happened and is not in the books, so nothing of it waits for its end."""
+    hand = joint(3, samples=200)
+    hand.ack(2)
+    hand.feed(ev.ProcessExited(2, 1, 1))
+    assert hand.co.book.limbo
+    restarted(hand)
+    hand.feed(ev.ProcessExited(1, 1, 1))
+    knock(hand, 0, generation=1, version=2, cycle=2)
+    assert hand.co.cycle.phase == CyclePhase.IDLE and not hand.co.book.limbo
+
+
+def test_a_cycle_of_observers_alone_arms_nothing() -> None:
+    """M-45, K-3: nobody takes over a consensus in it, and nobody has a vote who could write one."""
+    hand = Joint(2, min_ranks=1, samples=200, save_path="x", checkpoint_every=1).form()
+    restarted(hand)
+    knock(hand, 0, generation=1, version=1, cycle=2, global_step=9)
+    hand.sequence.clear(), hand.counted.clear()
+    effects = hand.uid(generation=2)
+    assert hand.co.cycle.pending and not messages(effects, m.SaveConsensusModel)
+
+
+def test_a_put_off_cycle_whose_ranks_are_all_dead_ends() -> None:
+    """M-43, I27: there is nobody for whom a session could be made."""
+    hand = joint(2, min_ranks=1)
+    restarted(hand)
+    hand.co.cycle.owing = 0
+    assert not hand.co.cycle.awaits_session(None) and not hand.co.cycle.can_open(None)
+
+
+@pytest.mark.parametrize(("generation", "fits"), [(1, False), (2, True), (3, False)])
+def test_a_life_that_the_journal_lost_is_not_that_of_its_number(generation: int, fits: bool) -> None:
+    """M-42, M-45, M-7: a number may be given twice then; the generation in which a life began tells them apart."""
+    hand = Joint(2, min_ranks=1, link_grace_s=GRACE_S, samples=200).form()
+    restarted(hand)
+    hand.feed(ev.ProcessExited(1, 1, 1))
+    hand.feed(ev.HelloReceived(9, hello(hand.samples, wanted_rank=1)))
+    lose(hand, 1)
+    assert (hand.co.peers[1].incarnation, hand.co.peers[1].born) == (2, 2)
+    assert (status(knock(hand, 1, generation=generation, report_seq=0)) == m.WelcomeStatus.RESUMED) == fits
+
+
 # --- links -----------------------------------------------------------------------------------------------------------
 
 
