@@ -96,7 +96,10 @@ def _run(case: Case) -> Outcome:
     from ..core.simulation.simulator import simulate as run
     from ..transports.codec import MsgpackCodec
 
-    return run(case, codec=MsgpackCodec())
+    try:
+        return run(case, codec=MsgpackCodec())
+    except StopIteration as error:  # to whoever goes through the cases it would be the end of them
+        raise RuntimeError(f"seed {case.seed} broke off") from error
 
 
 def _begin() -> None:

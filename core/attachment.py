@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Attachment", "Back", "detached", "expire", "fenced", "next_due", "welcome"]
 
-ALIVE = (PeerPhase.VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
-"""The phases of who has neither left nor died (M-1), the most common one first: every report asks."""
-
 
 @value
 class Back:
@@ -123,13 +120,18 @@ class Attachment:
 
     def claim_fits(self, event: HelloReceived) -> bool:
         """M-42: this very life, on the current consensus or one Update behind it, and both lanes without a hole. A
-        rank without a vote stands on no consensus, so no version is asked of it."""
-        claim, version = event.hello.resume, self.co.cycle.version
-        if claim is None or claim.incarnation != self.incarnation or claim.generation > self.co.generation:
+        rank without a vote stands on no consensus, so no version is asked of it. One that averages in place may be
+        ahead by the cycle that is armed and has not finished."""
+        claim, cycle = event.hello.resume, self.co.cycle
+        if claim is None or claim.incarnation != self.incarnation:
+            return False
+        if not self.born <= claim.generation <= self.co.generation:  # a life that the journal lost had the same number
             return False
         if self.broken or not (self.detached or self.keeps_seat(event)):
             return False
-        if self.phase == PeerPhase.VOTER and claim.version not in (version, version - 1):
+        early = self.co.config.is_collective and claim.cycle == cycle.number > cycle.finished
+        versions = (cycle.version, cycle.version - 1, cycle.version + (1 if early else 0))
+        if self.phase == PeerPhase.VOTER and claim.version not in versions:
             return False
         return self.retained.covers(claim.control_seq, self.control_seq) and claim.report_seq >= self.report_seq
 
@@ -172,6 +174,7 @@ class Attachment:
         }))  # fmt: skip
         co.returned = True
         co.joins.torn(self.rank)
+        co.sessions.returned()
         co.cycle_engine.fire(co.cycle, "Back", Back(self.rank, claim))
 
 

@@ -195,9 +195,6 @@ class Config:
         if self.max_batch_diff is not None:
             _need(self.max_batch_diff >= 0, "max_batch_diff", self.max_batch_diff, "at least 0 (G-8)")
             _need(not self.is_collective, "max_batch_diff", self.max_batch_diff, "not with collective (V-4)")
-        if self.is_collective:
-            _need(self.link_grace_s == 0, "link_grace_s", self.link_grace_s,
-                  "not with collective: no communicator outlives a link of its members (M-17)")  # fmt: skip
         if self.max_overshoot != "auto":
             _need(isinstance(self.max_overshoot, int) and self.max_overshoot >= 0, "max_overshoot",
                   self.max_overshoot, "'auto' or at least 0 (G-9)")  # fmt: skip
@@ -339,9 +336,10 @@ class Config:
             "alpha": self.alpha, "digest": self.digest,
             "heartbeat_s": self.heartbeat_s, "staleness_s": self.staleness_s,
             "leave_grace_s": self.scaled(self.leave_grace_s), "save_limit_s": self.scaled(self.save_limit_s),
-            "exit_grace_s": self.scaled(self.exit_grace_s), "session_wait_s": self.scaled(self.session_wait_s),
-            # A communicator outlives neither a link nor a coordinator: its ranks do not look for one (C-38).
-            "reconnect_window_s": 0.0 if self.is_collective else self.scaled(self.reconnect_window_s),
+            "exit_grace_s": self.scaled(self.exit_grace_s),
+            # No session is made while a member is away, so the time for its return comes on top (R-15, M-42).
+            "session_wait_s": self.scaled(self.session_wait_s + max(self.link_grace_s, self.reconnect_window_s)),
+            "reconnect_window_s": self.scaled(self.reconnect_window_s),
             "min_ranks": self.min_ranks, "lr_scale_ratio": self.lr_scale_ratio,
             "on_lost": self.on_lost, "save_path": self.save_path, "dataset_len": dataset_len, "world": world,
         }  # fmt: skip

@@ -11,19 +11,16 @@ attempt. No measured time can open either (G-2).
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import digests, joining
 from . import messages as m
+from .cycle_again import Again
 from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
 from .ladder import Stage
 from .phases import PENDING, CyclePhase, RunPhase
 from .values import among, state
-
-if TYPE_CHECKING:
-    from .attachment import Back
-    from .coordinator import Coordinator
 
 __all__ = ["Cycle"]
 
@@ -34,7 +31,7 @@ NORM_TOLERANCE = 1e-6
 
 
 @state
-class Cycle:
+class Cycle(Again):
     """State of the cycle (4.1): `number` counts arms, `finished` is the last cycle that finished (-1: none),
     `participants` are members and observers, `awaited` the observers that the gate waits for (M-26), all ascending;
     `gone` who has left the cycle since its arm: whoever has its seat now is not meant. `post_norms` are the lowest and
@@ -43,35 +40,20 @@ class Cycle:
     part (M-16). `armed_in` is the generation of the arm; `unopened` says that the round waits for the averager, which
     has lost its memory (M-44)."""
 
-    co: Coordinator
     phase: CyclePhase = CyclePhase.IDLE
-    number: int = 0
-    attempt: int = 0
     finished: int = -1
     armed_at: float = 0.0
-    pending_since: float = 0.0
-    last_evidence_at: float = 0.0
     last_ack_at: float = 0.0
     idle_since: float = 0.0
     waiting_since: float | None = None
-    members: tuple[int, ...] = ()
     observers: tuple[int, ...] = ()
-    awaited: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
-    participants: tuple[int, ...] = ()
-    owing: int = 0
-    post_norms: tuple[float, float] | None = None
-    total_steps: int | None = None
-    doubtful: tuple[int, ...] = ()
-    reduced: RoundReduced | None = None
     version: int = 0
     sync_rounds: int = 0
     global_step: int = 0
     last_reduce_ms: float | None = None
-    split_repeated: bool = False
     sick_cycles: int = 0
     armed_in: int = 1
-    unopened: bool = False
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -111,8 +93,9 @@ class Cycle:
             return False
         if co.alive_count < co.config.min_ranks or co.joins.consensus_lost:
             return False
-        if not co.voters:  # nobody has anything to give; what the averager holds makes voters of observers (M-45)
-            return co.joins.reseating and any(joining.may_observe(co.peers[rank]) for rank in co.alive)
+        if not co.voters:  # nobody has anything to give; what one of them holds makes voters of observers (M-45)
+            came = any(joining.may_observe(co.peers[rank]) for rank in co.alive)
+            return co.joins.reseating and came and co.sessions.current()
         if co.movers == 0:
             return False
         return (co.stopping or co.short == 0) and co.sessions.current()
@@ -206,9 +189,10 @@ class Cycle:
         co = self.co
         co.emit(Emit("SyncStart", {"cycle": self.number if self.forming else self.number + 1}))
         if not self.forming:
-            co.actions.arm(self.number + 1)
+            if co.voters:  # of a cycle without a member nobody takes over a consensus (M-45, K-3)
+                co.actions.arm(self.number + 1)
             self.number += 1
-        self.attempt, self.split_repeated, self.armed_in = 0, False, co.generation
+        self.attempt, self.split_repeated, self.unopened, self.armed_in = 0, False, False, co.generation
         self.armed_at = self.last_evidence_at = self.last_ack_at = co.now
         self.members = tuple(co.voters)
         self.observers = tuple(rank for rank in co.alive if joining.may_observe(co.peers[rank]))
@@ -364,7 +348,8 @@ class Cycle:
         self.co.sessions.call_failed()
 
     def go_on(self) -> None:
-        """C-38: the next attempt, with the survivors and with whoever has come meanwhile; NewSession is the request."""
+        """C-38: the next attempt, with the survivors and with whoever has come meanwhile; NewSession is the request.
+        After a restart it is attempt 0 of this generation (M-43)."""
         self._prune()
         come = [r for r in self.co.alive if r not in self.participants and joining.may_observe(self.co.peers[r])]
         for rank in come:
@@ -381,7 +366,10 @@ class Cycle:
         self.ask(self.participants)
 
     def _begin_attempt(self) -> None:
-        self.attempt += 1
+        if self.unopened:
+            self.unopened, self.pending_since, self.last_evidence_at = False, self.co.now, self.co.now
+        else:
+            self.attempt += 1
         self._clear(self.first_stage)
         self._open()
 
@@ -401,37 +389,6 @@ class Cycle:
         self.observers = tuple(r for r in self.observers if r not in self.gone)
         self.awaited = tuple(r for r in self.awaited if r not in self.gone)
         self.participants = tuple(r for r in self.participants if r not in self.gone)
-
-    # --- after a lost link, and after a restart ------------------------------------------------------------------
-
-    def torn(self, event: Back) -> bool:
-        """Whether a rank that is back had begun this attempt and not staged its result: what it sent and what it got
-        of it went over a lane that is gone, so the attempt cannot end any more (M-42)."""
-        claim = event.claim
-        if self.unopened or not self.takes_part(event.rank) or self.co.peers[event.rank].acked:
-            return False
-        began = (claim.generation, claim.snapshot_cycle, claim.attempt)
-        return began == (self.co.generation, self.number, self.attempt) and not claim.staged
-
-    def put_off(self, event: object) -> None:
-        """M-43: same number, attempt 0 of a new generation, as soon as the averager can open it."""
-        self.attempt, self.split_repeated, self.unopened = 0, False, True
-        self.reduced = self.post_norms = None
-        self._clear(None)
-        gated = self.participants if self.forming else (*self.members, *self.awaited)
-        self.owing = len(gated)
-
-    def can_open(self, event: object) -> bool:
-        """The round was put off, and the averager has its memory back (M-44)."""
-        return self.unopened and not self.co.joins.consensus_lost
-
-    def open_again(self, event: object) -> None:
-        """M-43: everyone is asked again, who has no link as soon as it is back."""
-        self.unopened = False
-        self.pending_since = self.last_evidence_at = self.co.now
-        self._clear(Stage.SNAPSHOT)  # somebody may have left meanwhile
-        self._open()
-        self.ask(self.participants)
 
     def expel(self, event: m.RoundFailed) -> None:
         """R-18: a rank that cannot average must go, not park."""

@@ -232,7 +232,8 @@ class CollectiveDone:
     `total_steps` is the third total of the call, the steps of all whose values were finite; 0 says that all skipped it
     and nothing has changed. `refusal` says that the own values were not, so that the own steps are not in it.
     `divergence`, `pre_norm` and `post_norm` are the triple of R-16. `state_complete`: who observed holds the parts of
-    the state too that no average carries (M-25)."""
+    the state too that no average carries (M-25). `session_id` is that of the order, or None where no rank ever loses
+    the coordinator: attempts count from 0 again after a restart (M-43)."""
 
     cycle: int
     attempt: int
@@ -242,17 +243,19 @@ class CollectiveDone:
     pre_norm: float | None = None
     post_norm: float | None = None
     state_complete: bool = True
+    session_id: int | None = None
 
 
 @value
 class CollectiveFailed:
     """The call of this cycle and attempt ended without an average, or was aborted; parameters and buffers are what they
-    were before it (R-15). Not `retryable`: this rank cannot average at all (R-18)."""
+    were before it (R-15). Not `retryable`: this rank cannot average at all (R-18). `session_id` as above."""
 
     cycle: int
     attempt: int
     cause: str
     retryable: bool = True
+    session_id: int | None = None
 
 
 @value

@@ -246,15 +246,17 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
 
 def _promote(cycle: Cycle) -> None:
     """C-15.6: an observer that holds this consensus whole becomes a voter (M-25); the others have missed one (M-26). Of
-    a cycle without a consensus an observer inside a collective has nothing that the voters have."""
+    a cycle without a consensus an observer inside a collective has nothing that the voters have; where there is no
+    voter, the session has given it all that the version is (M-45)."""
     co = cycle.co
+    given = not co.voters and co.joins.reseating
     for rank in cycle.observers:
         peer = co.peers[rank]
         if not cycle.takes_part(rank):
             continue
         if not peer.acked:
             peer.missed += 1
-        elif peer.outcome != m.Outcome.UNREALIZED:
+        elif peer.outcome != m.Outcome.UNREALIZED or given:
             co.promote(peer)
 
 

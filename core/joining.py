@@ -43,7 +43,8 @@ class Transfer:
 def may_observe(peer: Peer) -> bool:
     """Whether the next cycle asks this rank to observe (M-23): a joiner, or an excluded rank that is back (M-14)."""
     willing = peer.phase == PeerPhase.JOINING or (peer.phase == PeerPhase.LAGGING and peer.back)
-    return willing and peer.attached
+    member = peer.co.config.is_collective and peer.detached  # of the session, so nobody averages without it (M-31)
+    return willing and (peer.attached or member)
 
 
 @state
@@ -61,12 +62,17 @@ class Joins:
     seeding: int | None = None
 
     @property
+    def giver(self) -> int | None:
+        """The rank that alone stands on the version, while it lives (M-45)."""
+        if self.seed is None:
+            return None
+        peer = self.co.peers[self.seed[0]]
+        return peer.rank if peer.alive and peer.incarnation == self.seed[1] else None
+
+    @property
     def reseating(self) -> bool:
         """There is no voter, but a rank that holds the consensus all others can be given (M-45)."""
-        if self.seed is None:
-            return self.seeding is not None
-        peer = self.co.peers[self.seed[0]]
-        return peer.alive and peer.incarnation == self.seed[1]
+        return self.giver is not None or (self.seed is None and self.seeding is not None)
 
     def overtaken(self, version: int) -> None:
         """M-45: the version is ahead of the books; who has it is about to come as a new life."""

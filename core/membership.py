@@ -74,6 +74,7 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     forming = co.run.phase == RunPhase.FORMING
     status = m.WelcomeStatus.FORMING if forming else m.WelcomeStatus.JOINING
     co.joins.came(peer, hello.resume)
+    co.sessions.came(hello.resume)
     co.emit(Admit(event.link, rank, peer.incarnation, attachment.welcome(co, peer, status)))
     co.emit(Emit("Joined", {"rank": rank, "incarnation": peer.incarnation, "host": hello.host}))
 
@@ -89,7 +90,7 @@ def _resumed(co: Coordinator, event: HelloReceived) -> bool:
         co.emit(Refuse(event.link, reject))
         co.emit(Emit("Refused", {"who": event.hello.host, "why": reject.text}))
         return True
-    if recovery.overtaken(co, claim):
+    if recovery.overtaken(co, peer, claim):
         recovery.move_forward(co, peer.rank, claim)
     return co.peer_engine.fire(peer, "Claim", event).kind is Kind.ACCEPT
 

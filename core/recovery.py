@@ -22,11 +22,11 @@ import attrs
 
 from . import messages as m
 from .effects import Alert, Emit, Finish, Invoke
-from .errors import CheckpointError
 from .phases import RunPhase
 from .timeline import AGAIN
 
 if TYPE_CHECKING:
+    from .attachment import Attachment
     from .coordinator import Coordinator
     from .events import CoordinatorEvent
 
@@ -40,14 +40,8 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     """M-40: go through the records, then begin the next generation at second `now`, which may be of another clock.
 
     `machine` stands where its snapshot was made. What it wants done first waits in `take_ready`; a driver keeps a
-    snapshot before it performs that, or a second crash would begin the same generation again (I8). Raises
-    `CheckpointError` where ranks average in place: a communicator does not outlive the coordinator that made it, so
-    its ranks have saved and stopped (C-38).
+    snapshot before it performs that, or a second crash would begin the same generation again (I8).
     """
-    if machine.config.is_collective:
-        raise CheckpointError(
-            "a run with averager = 'collective' cannot go on after its coordinator; resume it from its newest bundle"
-        )
     for second, event in records:
         machine.handle(event, second)
         machine.take_ready()
@@ -55,6 +49,7 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     _rebase(machine, now)
     machine.generation += 1
     machine.joins.restarted()
+    machine.sessions.returned()
     window = machine.config.scaled(machine.config.reconnect_window_s)
     machine.outbox += [made for effect in (*waiting, *undone) if (made := _again(effect)) is not None]
     facts = {"generation": machine.generation, "version": machine.cycle.version, "ranks": list(machine.alive)}
@@ -108,21 +103,35 @@ def _rebase(co: Coordinator, now: float) -> None:
 # --- a rank that knows more than the journal (M-45) ------------------------------------------------------------------
 
 
-def overtaken(co: Coordinator, claim: m.ResumeClaim) -> bool:
+def overtaken(co: Coordinator, peer: Attachment, claim: m.ResumeClaim) -> bool:
     """Whether a claim shows that the end of the journal was lost: an average that this coordinator does not know."""
-    return co.run.phase == RunPhase.TRAINING and not co.save_issued and claim.version > co.cycle.version
+    ahead = co.run.phase == RunPhase.TRAINING and not co.save_issued and claim.version > co.cycle.version
+    return ahead and (not co.config.is_collective or _has_seen_more(co, peer, claim))
+
+
+def _has_seen_more(co: Coordinator, peer: Attachment, claim: m.ResumeClaim) -> bool:
+    """Who averages in place stands on the result before it counts, and one that left the cycle may stand on a result
+    that never will (W-14, C-38): one version more proves nothing. A cycle, a life or a message that the books do not
+    have does."""
+    if claim.version > co.cycle.version + 1 or claim.cycle > co.cycle.number:
+        return True
+    if claim.incarnation != peer.incarnation:
+        return claim.incarnation > peer.incarnation
+    return claim.control_seq > peer.control_seq
 
 
 def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
     """M-45: version and schedule base become the highest claimed ones, never backward. The books know nothing of what
     led there, so every life ends and its picks are trained again; all of them come back as observers of a cycle that
-    has no member, and stand on the consensus that the claimant still has (R-8, R-10)."""
+    has no member, and stand on the consensus that the claimant still has (R-8, R-10): the averager asks it for that;
+    where ranks average in place it is the source of their next session (M-31)."""
     cycle = co.cycle
     cycle.version, cycle.global_step = claim.version, max(cycle.global_step, claim.global_step)
     cycle.number = max(cycle.number, claim.cycle)
     text = f"rank {rank} holds version {claim.version}, which the journal has lost; its picks are trained again"
     co.emit(Alert("accounting", "journal", text, critical=True))
     co.cycle_engine.fire(co.cycle, "Overtaken", None)
+    co.book.resolve_limbo({})  # of a cycle that ends here; what it made is not in the books
     co.joins.overtaken(claim.version)
     for other in list(co.alive):
         co.peers[other].broken = True  # the lanes are not what the books say

@@ -22,7 +22,8 @@ __all__ = [
 class ResumeClaim:
     """What a rank that lost its link claims to hold (M-42): its life, the version it has adopted with the schedule base
     of that version, the newest request it has served and what came of it (`staged`: a whole consensus lies beside its
-    model), and the lane numbers: the last control message that arrived, the last report that it made."""
+    model), the newest communicator session it was in, and the lane numbers: the last control message that arrived, the
+    last report that it made."""
 
     generation: int
     incarnation: int
@@ -36,6 +37,7 @@ class ResumeClaim:
     attempt: int = 0
     staged: bool = False
     global_step: int = 0
+    session_id: int = 0
 
 
 @value(kw_only=True)

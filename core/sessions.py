@@ -13,11 +13,19 @@ members find each other, and one of them has to make that: the generator.
 A death, or a call that failed, cannot wait: a pending cycle goes on as its next attempt in the new session. A newcomer
 waits until no cycle is pending. Whoever else dies meanwhile joins the same renewal, because members are counted when
 the id is there, not when it is asked for.
+
+A member whose link is lost is a member still: a call runs over no link of the coordinator, so it goes on (M-42). No
+session is made over its head, though: it may be dead, and then every call would fail at once, and the attempts of the
+cycle be used up before anybody knows. So a renewal waits until it is back or dead. A coordinator that was started anew
+leaves the session as it is, unless a cycle is pending: that goes on as attempt 0 of the new generation, in a session of
+its own, where everyone can tell its call from the one of before (M-43).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import attrs
 
 from . import messages as m
 from .effects import Emit
@@ -72,8 +80,10 @@ class Sessions:
 
     @property
     def deadline(self) -> float | None:
-        """When the generator has had its time (M-32)."""
-        return None if self.renewal is None else self.renewal.asked_at + self.co.config.scaled(GENERATOR_S)
+        """When the generator has had its time (M-32). None while an id is there, or somebody is away (M-42)."""
+        if self.renewal is None or self.renewal.uid is not None or self._away():
+            return None
+        return self.renewal.asked_at + self.co.config.scaled(GENERATOR_S)
 
     def awaits(self, event: m.SessionIdGenerated) -> bool:
         """It is the answer of the pending generator for the pending session (M-31)."""
@@ -91,8 +101,10 @@ class Sessions:
         return peer.incarnation == life[1] and peer.alive
 
     def due(self) -> bool:
-        """Whether a renewal has to begin: a finish may have cleared the way for a newcomer within the pass."""
-        return self.co.config.is_collective and self.renewal is None and self._may_renew() and self._needed()
+        """Whether a renewal has to begin: a finish may have cleared the way for a newcomer within the pass. Who is away
+        comes back first, or dies."""
+        wanted = self.co.config.is_collective and self.renewal is None and self._may_renew() and self._needed()
+        return wanted and not self._away()
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
@@ -104,8 +116,17 @@ class Sessions:
         """The id is there; who is in the session is decided after the deaths of this pass (C-3)."""
         renewal = self.renewal
         assert renewal is not None, "the guard lets only an awaited id pass"
-        self.renewal = Renewal(renewal.session_id, renewal.since, renewal.generator, renewal.asked_at, renewal.tried,
-                               event.uid)  # fmt: skip
+        self.renewal = attrs.evolve(renewal, uid=event.uid)
+
+    def came(self, claim: m.ResumeClaim | None) -> None:
+        """A number is never given twice, not even that of a session which the journal has lost (M-45)."""
+        if claim is not None:
+            self.number = max(self.number, claim.session_id)
+
+    def returned(self) -> None:
+        """Somebody is back, perhaps the generator: its answer may be among what it says now (M-42, M-40)."""
+        if self.renewal is not None:
+            self.renewal = attrs.evolve(self.renewal, asked_at=self.co.now)
 
     def refresh(self) -> None:
         """The coordinator itself was away: the generator has its time anew (M-9)."""
@@ -125,6 +146,8 @@ class Sessions:
             return
         elif not self._lives(self.renewal.generator):
             self._next()
+        elif self._away():
+            return
         elif self.renewal.uid is not None:
             self._establish(self.renewal.uid)
         elif self.deadline is not None and self.co.now >= self.deadline:
@@ -137,6 +160,7 @@ class Sessions:
         co = self.co
         forming = co.run.phase == RunPhase.FORMING and co.run.window_closed
         going = co.run.phase == RunPhase.TRAINING and not co.save_issued and co.cycle.phase != CyclePhase.STALLED
+        going = going and (bool(co.voters) or co.joins.giver is not None)
         return (forming or going) and co.alive_count >= max(1, co.config.min_ranks)
 
     def _needed(self) -> bool:
@@ -158,12 +182,18 @@ class Sessions:
             self._ask(self.number, since, (rank, self.co.peers[rank].incarnation), tried)
             return
         self.renewal = None
+        if self._away():  # the generator has died; the next renewal begins when they are back
+            return
         self.co.condemn(m.SaveReason.REDUCE_STALL, f"no rank made the id of session {self.number}; asked were "
                         f"{', '.join(map(str, tried)) or 'none, since none can be reached'}")  # fmt: skip
 
     def _ask(self, session_id: int, since: float, generator: Life, tried: tuple[int, ...]) -> None:
         self.co.send(self.co.peers[generator[0]], m.RequestSessionId, session_id=session_id)
         self.renewal = Renewal(session_id, since, generator, self.co.now, tried)
+
+    def _away(self) -> bool:
+        """Whether somebody's link is lost and its return is awaited."""
+        return any(self.co.peers[rank].detached for rank in self.co.alive)
 
     def _candidates(self) -> list[int]:
         """M-30: voters on the coordinator's host, then by the wall time of a batch, who has none last; ties lowest.
@@ -203,10 +233,11 @@ class Sessions:
         }))  # fmt: skip
 
     def _source(self) -> int:
-        """Who gives the state: in formation the lowest rank (M-6), later the lowest voter, if someone joins (M-27)."""
+        """Who gives the state: in formation the lowest rank (M-6), later the lowest voter, if someone joins (M-27);
+        without a voter who alone stands on the version (M-45). Rather one that has its link: it is there at once."""
         co = self.co
         forming = co.run.phase == RunPhase.FORMING
         if not forming and all(co.peers[rank].phase == PeerPhase.VOTER for rank in co.alive):
             return m.NO_RANK
-        able = [rank for rank in (co.alive if forming else co.voters) if co.peers[rank].attached]
-        return able[0] if able else m.NO_RANK
+        able = co.alive if forming else co.voters or [rank for rank in (co.joins.giver,) if rank is not None]
+        return next((rank for rank in able if co.peers[rank].attached), able[0] if able else m.NO_RANK)

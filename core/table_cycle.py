@@ -11,6 +11,10 @@ asking again: a communicator is done for when one of its members is, so the next
 A link that broke in the middle of an upload or a scatter has torn the attempt: the two ends of a lane that is gone
 cannot agree on what of it arrived, and nobody needs them to, since every rank retains its copy (M-42, W-10). After a
 restart the cycle that was pending goes on as attempt 0 of the new generation, once the averager can take it (M-43).
+
+In a collective there is nothing to tear: the call is among the ranks, and an ack that found no link is said again over
+the next one. After a restart the pending cycle begins anew all the same, in a new session: the ranks are between a call
+that may yet end and one that has ended at some, and a repetition that is put back first is the same for all of them.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ _ID, _PE, _SL = CyclePhase.IDLE, CyclePhase.PENDING, CyclePhase.STALLED
 _CYCLE_ROWS = (
     Row(_ID, "Judge", _PE, ("fires",), ("arm",), rule="C-30 C-31 G-1 G-10"),
     Row(_ID, "Judge", SAME, kind=Kind.IGNORE, rule="G-1"),
+    Row(_PE, "Judge", SAME, ("awaits_session",), kind=Kind.IGNORE, rule="M-43 M-31", note="NewSession opens it again"),
     Row(_PE, "Judge", SAME, ("can_open",), ("open_again",), rule="M-43 M-44"),
     Row(_PE, "Judge", SAME, ("gate_complete", "digest_split"), ("settle_digests",), rule="C-18"),
     Row(_PE, "Judge", _ID, ("gate_complete",), ("finish",), rule="C-33 C-12"),
@@ -62,10 +67,13 @@ _CYCLE_ROWS = (
     Row(_PE, "RoundFailed", SAME, ("in_place",), ("renew",), rule="C-38 R-18"),
     Row(_PE, "RoundFailed", SAME, (), ("try_again",), rule="C-39 R-18"),
     Row(_ID, "RoundFailed", SAME, kind=Kind.FENCED, rule="R-1"),
+    Row(_PE, "Back", SAME, ("in_place",), kind=Kind.IGNORE, rule="M-42 R-13",
+        note="a call runs over no link of the coordinator"),
     Row(_PE, "Back", SAME, ("!torn",), kind=Kind.IGNORE, rule="M-42", note="its part is done, or not begun"),
     Row(_PE, "Back", _SL, ("attempts_used_up",), ("abort", "stall"), rule="R-18"),
     Row(_PE, "Back", SAME, (), ("try_again",), rule="M-42 R-18"),
     Row(_ID, "Back", SAME, kind=Kind.IGNORE, rule="M-42"),
+    Row(_PE, "Restarted", SAME, ("in_place",), ("put_off", "leave_call"), rule="M-43 C-38"),
     Row(_PE, "Restarted", SAME, (), ("put_off",), rule="M-43"),
     Row(_ID, "Restarted", SAME, kind=Kind.IGNORE, rule="M-43"),
     Row(_PE, "Overtaken", _ID, (), ("abort",), rule="M-45", note="its average has happened, and is not in the books"),

@@ -7,6 +7,8 @@ because device memory must not be touched under one that runs (W-24).
 
 A call that failed leaves a rank in the same place as one that succeeded, and differs in what was said: an ack, or that
 the round failed. Both may be followed by a NewSession that repeats the cycle. A call that succeeded is then put back.
+
+A link that is lost ends no call, because that is among the ranks (W-21). What came of it is told when the link is back.
 """
 
 from __future__ import annotations
@@ -103,9 +105,17 @@ _OUT = (
     Row(_X, "Fenced", _S, ("departs",), ("abort_call", "stop_left"), rule="W-28 W-23 W-24",
         note="it looks for no new seat"),
     Row(_X, "Fenced", _J, (), ("abort_call", "start_over", "look_for_seat"), rule="W-20 W-21"),
-    Row(_X, "Welcome", SAME, kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
-    Row(_X, "Reject", SAME, kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
-    Row(_X, "WindowOver", SAME, kind=Kind.IGNORE, rule="W-21", note="it is not looking for anybody"),
+    Row(_X, "Welcome", SAME, ("unsought",), kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
+    Row(_X, "Welcome", SAME, ("resumes", "has_reports"), ("take_up",), rule="M-42 W-21"),
+    Row(_X, "Welcome", SAME, ("resumes",), ("give_up_life",), rule="N-9 M-42"),
+    Row(_X, "Welcome", _J, (), ("abort_call", "start_over", "settle_in"), rule="W-21 M-42 W-24"),
+    Row(_X, "Reject", SAME, ("unsought",), kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
+    Row(_X, "Reject", SAME, ("worth_retry",), ("dial_again",), rule="N-29 M-40"),
+    Row(_X, "Reject", _S, (), ("abort_call", "turned_away"), rule="W-21 W-24"),
+    Row(_X, "WindowOver", _S, (), ("abort_call", "lose_coordinator"), rule="W-21 W-24"),
+    Row(_X, "LinkLost", SAME, ("looking",), ("dial_again",), rule="M-40 W-21", note="a try that failed"),
+    Row(_X, "LinkLost", SAME, ("may_return",), ("lose_link",), rule="W-21 W-22",
+        note="the call is among the ranks and goes on"),
     Row(_X, "LinkLost", _S, (), ("abort_call", "lose_coordinator"), rule="W-21 W-24"),
     Row(_X, "LaneClosed", _S, (), ("abort_call", "stop_clean"), rule="W-3 W-24"),
     Row(_X, "GraceOver", _S, (), ("abort_call", "say_goodbye", "stop_left"), rule="W-28 W-24",

@@ -27,7 +27,7 @@ from .roles import CHECKPOINT, EVALUATE
 from .values import state
 from .worker_orders import WorkerOrders
 
-__all__ = ["Call", "WorkerCollective"]
+__all__ = ["NO_SESSION", "Call", "WorkerCollective"]
 
 NO_SESSION = 0
 """Below every session number."""
@@ -46,12 +46,14 @@ class Standing:
 
 @state
 class Call:
-    """The part of this rank in the collective of one cycle. `version` is the one it creates, `base` the schedule base
-    before it, `steps` the own contribution. `ended` is the success of the newest attempt, `before` where the rank stood
-    until then, `acting` the callbacks that began on its consensus, as (kind, decision), `held` the results of those
-    that are over: they count when the consensus does."""
+    """The part of this rank in the collective of one cycle. `generation` is that of the request, since attempts count
+    from 0 again after a restart (M-43); `version` is the one it creates, `base` the schedule base before it, `steps`
+    the own contribution. `ended` is the success of the newest attempt, `before` where the rank stood until then,
+    `acting` the callbacks that began on its consensus, as (kind, decision), `held` the results of those that are over:
+    they count when the consensus does."""
 
     cycle: int
+    generation: int
     attempt: int
     session_id: int
     version: int
@@ -62,6 +64,11 @@ class Call:
     before: Standing | None = None
     acting: tuple[tuple[str, int], ...] = ()
     held: tuple[ActionDone, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Cycle, generation and attempt: of two requests the later one has the higher key (W-10)."""
+        return self.cycle, self.generation, self.attempt
 
     @property
     def outcome(self) -> m.Outcome:
@@ -159,13 +166,13 @@ class WorkerCollective(WorkerOrders):
     def call_ended(self, event: m.SyncNow) -> bool:
         """The nudge, after the call succeeded here (M-13)."""
         call = self.call
-        same = call is not None and (event.cycle, event.attempt) == (call.cycle, call.attempt)
+        same = call is not None and (event.cycle, event.generation, event.attempt) == call.key
         return same and self._call.ended is not None
 
     def call_known(self, event: m.SyncNow) -> bool:
         """The nudge of an attempt that failed here, or is superseded: what it asks for was tried."""
         call = self.call
-        return call is not None and (event.cycle, event.attempt) <= (call.cycle, call.attempt)
+        return call is not None and (event.cycle, event.generation, event.attempt) <= call.key
 
     def session_unknown(self, event: m.SyncNow) -> bool:
         """A session that nobody told this rank of (N-2)."""
@@ -176,10 +183,11 @@ class WorkerCollective(WorkerOrders):
         attempt may be a later one than that of the request."""
         session = self._session
         observer = self.phase == WorkerPhase.JOINING
+        request = session if session.cycle == event.cycle else event
         self.call = Call(
-            cycle=event.cycle, attempt=session.attempt if session.cycle == event.cycle else event.attempt,
-            session_id=session.session_id, version=event.version, base=event.global_step,
-            steps=0 if observer else self.steps_since_avg, observer=observer,
+            cycle=event.cycle, generation=request.generation, attempt=request.attempt, session_id=session.session_id,
+            version=event.version, base=event.global_step, steps=0 if observer else self.steps_since_avg,
+            observer=observer,
         )  # fmt: skip
         if not observer:
             self.throttle = max(self.throttle, event.cycle)
@@ -187,7 +195,8 @@ class WorkerCollective(WorkerOrders):
 
     def join_retry(self, event: m.NewSession) -> None:
         """A newcomer takes part in a cycle that is repeated; version and base come with the Update (M-31)."""
-        self.call = Call(cycle=event.cycle or 0, attempt=event.attempt, session_id=event.session_id,
+        self.call = Call(cycle=event.cycle or 0, generation=event.generation, attempt=event.attempt,
+                         session_id=event.session_id,
                          version=self.version, base=self.global_step, steps=0, observer=True)  # fmt: skip
         self._run(restore=False)
 
@@ -201,21 +210,24 @@ class WorkerCollective(WorkerOrders):
         restore = call.ended is not None
         if restore:
             self._put_back(call)
-        call.attempt, call.session_id = session.attempt, session.session_id
+        call.generation, call.attempt, call.session_id = session.generation, session.attempt, session.session_id
         self._run(restore=restore)
 
     def _run(self, *, restore: bool) -> None:
         session, call = self._session, self._call
         self.session_until = None
-        self.snapshot_generation = session.generation  # what is said of this call carries it (N-1, M-43)
         if self.built != session.session_id:
             self.built = session.session_id
             self.outbox.append(BuildSession(
                 session.session_id, session.uid, session.new_rank, session.new_world_size, session.members
             ))  # fmt: skip
             if session.state_from != m.NO_RANK:
-                adopts = call.observer and session.state_from != self.settings.rank
-                self.outbox.append(ShareState(session.session_id, session.state_from, adopts))
+                gives = session.state_from == self.settings.rank
+                # A source without a vote is the one that the run is built on anew (M-45).
+                self.outbox.append(ShareState(
+                    session.session_id, session.state_from, adopts=call.observer and not gives,
+                    put_back=call.observer and gives and call.cycle > 0,
+                ))  # fmt: skip
         self.outbox.append(RunCollective(
             call.cycle, call.attempt, session.session_id, call.steps, call.observer, restore
         ))  # fmt: skip
@@ -249,12 +261,15 @@ class WorkerCollective(WorkerOrders):
 
     def call_current(self, event: CollectiveDone | CollectiveFailed) -> bool:
         """It is the call that this rank is in."""
-        return (event.cycle, event.attempt) == (self._call.cycle, self._call.attempt)
+        call = self._call
+        return (event.cycle, event.attempt) == (call.cycle, call.attempt) and event.session_id in (
+            None, call.session_id
+        )  # fmt: skip
 
     def retry_staged(self, event: object) -> bool:
         """While it was inside, the coordinator has begun the next attempt (R-15)."""
         call, session = self._call, self._session
-        return session.cycle == call.cycle and session.attempt > call.attempt
+        return session.cycle == call.cycle and (session.generation, session.attempt) > (call.generation, call.attempt)
 
     def observes(self, event: object) -> bool:
         """It has no vote yet (M-23)."""
@@ -321,8 +336,8 @@ class WorkerCollective(WorkerOrders):
     @property
     def session_deadline(self) -> float | None:
         """When the wait for a session ends. Of too few ranks no session is made, and the coordinator may wait long for
-        others to come (M-21): then the wait is its business."""
-        if self.session_until is None or self.session is None:
+        others to come (M-21): then the wait is its business. Without a link none can come (W-21)."""
+        if self.session_until is None or self.session is None or not self.linked:
             return None
         left = [member for member in self.session.members if member not in self.dead_peers]
         return self.session_until if len(left) >= self.settings.min_ranks else None

@@ -28,7 +28,7 @@ from .events import LinkLost
 from .phases import WorkerPhase
 from .retention import Retained
 from .values import state
-from .worker_collective import WorkerCollective
+from .worker_collective import NO_SESSION, WorkerCollective
 from .worker_notices import NO_CYCLE
 
 __all__ = ["WorkerLink", "pause_s"]
@@ -41,7 +41,8 @@ LEAST_WINDOW_S = 30.0
 """How long a fenced rank looks for its new seat at least: the coordinator is there, so it is soon found (M-3)."""
 
 OF_A_ROUND = (m.SnapshotReady, m.SyncAck)
-"""Reports that answer one request."""
+OF_A_CALL = (m.SyncAck, m.RoundFailed)
+"""Reports that answer one request, in either flavour."""
 
 
 def pause_s(run_id: bytes, rank: int, attempt: int) -> float:
@@ -57,7 +58,6 @@ class WorkerLink(WorkerCollective):
     gave this life its seat; `reports` is what the coordinator has not confirmed (N-9); without `claims` the rank asks
     for a new life; `tries` counts those of this search, which ends at `look_until`."""
 
-    linked: bool = True
     born: int = 1
     claims: bool = True
     tries: int = 0
@@ -74,17 +74,19 @@ class WorkerLink(WorkerCollective):
             snapshot_cycle=max(0, self.snapshot_cycle), shipped=self.shipped, step_count=self.local_step,
             control_seq=self.control_seen, report_seq=self.report_seq, attempt=self.snapshot_attempt,
             staged=self.staged is not None, global_step=self.global_step,
+            session_id=max(self.built, NO_SESSION if self.session is None else self.session.session_id),
         )  # fmt: skip
 
     def report(self, kind: type[m.Report], /, **fields: Any) -> None:
         """Put one report on the lane, stamped and numbered (N-3), and keep it (N-9). With more than a lane may hold
         the oldest are forgotten: nobody minds, unless this link breaks now. What is said about a round is stamped with
-        the generation of that round, which is over if the coordinator was started anew since (M-43); a call begins and
-        ends within one, because no communicator outlives its coordinator (C-38)."""
+        the generation of that round, which is over if the coordinator was started anew since (M-43)."""
         self.report_seq += 1
-        own = self.settings
-        of_copy = kind in OF_A_ROUND and not own.collective
-        generation = self.snapshot_generation if of_copy else own.generation
+        own, generation = self.settings, self.settings.generation
+        if own.collective and kind in OF_A_CALL and self.call is not None:
+            generation = self.call.generation
+        elif not own.collective and kind in OF_A_ROUND:
+            generation = self.snapshot_generation
         made = kind(
             run_id=own.run_id, generation=generation, rank=own.rank, incarnation=own.incarnation,
             report_seq=self.report_seq, control_seq=self.control_handled, **fields,
@@ -148,6 +150,8 @@ class WorkerLink(WorkerCollective):
         """M-42: send again, under their old stamps and numbers, the reports that the coordinator lacks."""
         self._linked_to(event)
         self.reports.release(event.report_seq)
+        if self.session_until is not None:  # from now on a session can come
+            self.session_until = self.last_now + self.settings.session_wait_s
         missing = self.reports.after(event.report_seq)
         self.outbox += [Reporting(report) for report in missing]
         self.outbox.append(Publish("reattached", {"generation": event.generation, "reports_again": len(missing)}))

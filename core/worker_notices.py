@@ -63,6 +63,8 @@ class WorkerNotices:
     last_beat: float = 0.0
     drain_until: float | None = None
 
+    linked: bool = True
+
     if TYPE_CHECKING:
         inbox: deque[m.Control]
         outbox: list[Any]

@@ -13,6 +13,8 @@ import attrs
 
 from ..coordinator import Coordinator
 from ..effects import Ready
+from ..phases import RunPhase
+from .lost_tail import forgotten
 from .violation import Violation
 
 if TYPE_CHECKING:
@@ -29,26 +31,35 @@ GONE = "the coordinator is gone"
 
 @attrs.define
 class Journal:
-    """What was kept: a snapshot, the events since, the effects of the newest batch."""
+    """What was kept: a snapshot, the events since, how many of them there were after each batch, and the effects of
+    the newest batch."""
 
     head: Any
     undone: tuple[Any, ...]
     records: list[Any] = attrs.field(factory=list)
-    batches: int = 0
+    ends: list[int] = attrs.field(factory=list)
+    acted: int = 0
+    """Batches since the snapshot that had an effect."""
 
     def keep(self, co: Coordinator, ready: Ready) -> None:
         """One batch, before its effects are performed."""
         self.records += ready.records
         self.undone = ready.effects
-        if ready.effects:
-            self.batches += 1
-            if self.batches == SNAPSHOT_EVERY:
-                self.begin(co)
+        self.ends.append(len(self.records))
+        self.acted += bool(ready.effects)
+        if self.acted == SNAPSHOT_EVERY:
+            self.begin(co)
 
     def begin(self, co: Coordinator) -> None:
         """From here on a snapshot stands for all that was before."""
-        self.head, self.batches = co.snapshot(), 0
+        self.head = co.snapshot()
         self.records.clear()
+        self.ends.clear()
+        self.acted = 0
+
+    def without(self, batches: int) -> list[Any]:
+        """The events that are left when the disk has lost the newest batches, as far back as the snapshot."""
+        return self.records[: self.ends[-batches - 1] if batches < len(self.ends) else 0]
 
     def undone_if(self, *, dead: bool) -> tuple[Any, ...]:
         """For the snapshot of a world: while the coordinator lives, its own state says all but this, and this matters
@@ -69,23 +80,33 @@ def die(world: World) -> None:
 
 
 def revive(world: World, action: Action) -> None:
-    """A new coordinator goes on with the run; nothing happens if the old one is there, or the run is over, or if ranks
-    average in place: a communicator does not outlive the coordinator that made it (C-38)."""
-    if world.alive or world.finish is not None or world.config.is_collective:
+    """A new coordinator goes on with the run; nothing happens if the old one is there, or the run is over. `amount` is
+    how many batches at the end of the journal were lost (M-45), which a run survives that was and is in training."""
+    if world.alive or world.finish is not None:
         return
-    dead, kept = world.co, world.journal
+    dead, co = world.co, _restarted(world, action.amount)
+    trains = co.run.phase == dead.run.phase == RunPhase.TRAINING and not dead.save_issued
+    if action.amount and not trains:
+        co = _restarted(world, 0)
+    elif action.amount:
+        world.reached("the end of a journal was lost")
+        forgotten(world.ghost, co)
+    if co.generation != dead.generation + 1:
+        raise Violation("I8", f"generation {co.generation} follows {dead.generation}")
+    if not (action.amount and trains) and _known(co) != _known(dead):
+        raise Violation("I37", f"version, global_step, cycle and coverage were {_known(dead)}, they are {_known(co)}")
+    world.come_back(co)
+
+
+def _restarted(world: World, lost: int) -> Coordinator:
+    kept = world.journal
     try:
-        co = Coordinator.restart(
-            world.config, kept.head, kept.records, world.now + world.skew, undone=kept.undone,
-            engine=world.setup.engine, policies=world.policies,
+        return Coordinator.restart(
+            world.config, kept.head, kept.without(lost) if lost else kept.records, world.now + world.skew,
+            undone=() if lost else kept.undone, engine=world.setup.engine, policies=world.policies,
         )  # fmt: skip
     except Exception as error:
         raise Violation("I22", f"a restart raised {error!r}") from error
-    if co.generation != dead.generation + 1:
-        raise Violation("I8", f"generation {co.generation} follows {dead.generation}")
-    if _known(co) != _known(dead):
-        raise Violation("I37", f"version, global_step, cycle and coverage were {_known(dead)}, they are {_known(co)}")
-    world.come_back(co)
 
 
 def _known(co: Coordinator) -> tuple[Any, ...]:

@@ -73,12 +73,11 @@ def draw_setup(ranks: int, policy: str | None, given: dict[str, Any], dice: Dice
 
 
 def _average_in_place(knobs: dict[str, Any]) -> None:
-    """What goes with a collective (G-11, V-3): nobody is left out, nobody runs ahead, and a lost link is a death."""
+    """What goes with a collective (G-11, V-3): nobody is left out, and nobody runs ahead."""
     knobs["averager"] = "collective"
     knobs["laggards"] = "wait"
     knobs.pop("max_batch_diff", None)
     knobs.pop("progressive", None)
-    knobs.pop("link_grace_s", None)
 
 
 def draw_pace(ranks: int, wild: Profile, dice: Dice) -> Pace:

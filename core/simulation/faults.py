@@ -39,6 +39,7 @@ SITES: dict[str, str] = {
     "dies out of a call": "a process is killed when its call has just succeeded",
     "the coordinator dies in a finish": "the coordinator is killed between two effects of a finish",
     "the coordinator dies in a cycle": "the coordinator is killed when a cycle is pending",
+    "the end of the journal is lost": "a coordinator comes back without the last that it had kept",
 }
 
 

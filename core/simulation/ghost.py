@@ -29,6 +29,7 @@ from ..coordinator import Coordinator
 from ..phases import CyclePhase, PeerPhase, RunPhase
 from ..values import state
 from .frozen import frozen, thaw
+from .lost_tail import moved_forward
 from .process import RATE, Process, target
 from .together import mean
 from .violation import Violation, require
@@ -51,6 +52,8 @@ class Ghost:
     that no consensus holds, `copies` the last contribution as (cycle, attempt, value, its batches). `means` is the
     consensus of each version, `pending` the one of a round that may still be taken back, `given` its batches. In an
     `ambiguous` run a consensus holds steps of which nobody could say whose they were, so they are trained again (M-19).
+    `former` are the averages of cycles that the journal has lost, `uncounted` the steps of which nothing else is known
+    (`lost_tail.py`).
     """
 
     base: dict[int, float] = attrs.field(factory=dict)
@@ -80,6 +83,8 @@ class Ghost:
     over: bool = False
     calm: bool = True
     ambiguous: bool = False
+    former: dict[int, tuple[tuple[int, float], ...]] = attrs.field(factory=dict)
+    uncounted: int = 0
     seen: tuple[Any, ...] | None = None
     last: tuple[Any, ...] | None = None
 
@@ -151,14 +156,16 @@ class Ghost:
             self.unmerged[number] = ()
         if effect.how == "keep":
             return
-        version = self.realized[max(c for c in self.realized if c <= cycle)]
-        self.held[number] = version
-        mean = self.means[version]
+        known = self.realized[max(c for c in self.realized if c <= cycle)]
         value = self.value(number)
-        self.base[number] = value + alpha * (mean - value) if effect.how == "blend" and alpha is not None else mean
+        for version, made in (*self.former.get(cycle, ()), (known, self.means[known])):
+            self.held[number] = version
+            self.base[number] = value + alpha * (made - value) if effect.how == "blend" and alpha is not None else made
+            if close(self.base[number], process.theta):
+                break
         self.since[number] = ()
         if not close(self.base[number], process.theta):
-            text = f"process {number} holds {process.theta} after cycle {cycle}, version {version} is {mean}"
+            text = f"process {number} holds {process.theta} after cycle {cycle}, version {version} is {made}"
             raise Violation("I59", text)
         self.base[number] = process.theta  # so that roundings don't add up
 
@@ -203,8 +210,13 @@ class Ghost:
 
     def shared(self, source: int, process: Process) -> None:
         """A process holds all that another one does (R-20)."""
-        self.base[process.number], self.since[process.number] = self.value(source), ()
-        self.base[process.number] = process.theta
+        self.base[process.number], self.since[process.number] = process.theta, ()
+        self.held[process.number] = self.held.get(source, 0)
+
+    def stands_on_consensus(self, process: Process) -> None:
+        """M-45: a rank that gives its state to all has put back the consensus that it adopted last."""
+        self.base[process.number], self.since[process.number] = process.theta, ()
+        self.means[self.version] = process.theta  # it may have come to count by this alone
 
     def emerged(self, process: Process, value: float | None, version: int, *, gave: bool) -> None:
         """The call succeeded at a process; all of it may have to be put back."""
@@ -227,7 +239,9 @@ class Ghost:
         """I59: the average that counts now is the consensus of its version."""
         number = process.number
         self.scratch.pop(number, None)
-        if self.held.get(number, 0) == version and not close(self.base[number], self.means[version]):
+        known = [made for former in self.former.values() for was, made in former if was == version]
+        known.append(self.means[version])
+        if self.held.get(number, 0) == version and not any(close(self.base[number], made) for made in known):
             text = f"process {number} stands on {self.base[number]}, version {version} is {self.means[version]}"
             raise Violation("I59", text)
 
@@ -280,6 +294,8 @@ class Ghost:
             self._i18_observers_give_nothing(effect)
         elif kind is fx.Finish:
             self.over = True
+        elif kind is fx.Alert and (effect.kind, effect.path) == ("accounting", "journal"):
+            moved_forward(self, co)
 
     def _see_event(self, co: Coordinator, effect: fx.Emit) -> None:
         name, facts = effect.name, effect.facts
@@ -365,7 +381,7 @@ class Ghost:
             known = self.pending[:3] == (cycle, attempt, True)
             require(known, "R-1", f"cycle {cycle} finished on the round {self.pending[:3]}")
             self.realized[cycle], self.means[wanted] = wanted, self.pending[3]
-        total = len(self.merged) + sum(facts["merged"].values())
+        total = self.uncounted + len(self.merged) + sum(facts["merged"].values())
         require(facts["global_step"] == total, "I44", f"global_step is {facts['global_step']}, {total} were merged")
         self.acks.clear()
         self.requested.clear()
@@ -396,7 +412,8 @@ class Ghost:
     def _i18_observers_give_nothing(self, opened: fx.OpenRound) -> None:
         members, observers = {r for r, _, _ in opened.members}, {r for r, _ in opened.observers}
         require(not members & observers, "I18", f"{members & observers} observe and give")
-        if opened.key.cycle > 0:
+        to_averager = opened.key.is_transfer and not observers  # who alone stands on the version has no vote (M-45)
+        if opened.key.cycle > 0 and not to_averager:
             require(members <= self.voting, "I18", f"{members - self.voting} are no voters")
             require(observers.isdisjoint(self.voting), "I18", f"{observers & self.voting} are voters")
 

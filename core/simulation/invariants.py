@@ -176,7 +176,8 @@ def ending(co: Coordinator, ghost: Ghost, status: str) -> None:
     """I38, I44, I42: the run stopped, global_step is what was covered, and an end that is well has covered all."""
     require(co.run.phase == RunPhase.STOPPED, "I38", f"the run ended as {co.run.phase.name}")
     merged = len(ghost.merged)
-    require(co.cycle.global_step == merged, "I44", f"global_step is {co.cycle.global_step}, {merged} were covered")
+    text = f"global_step is {co.cycle.global_step}, {merged} were covered, {ghost.uncounted} are in no books"
+    require(co.cycle.global_step == merged + ghost.uncounted, "I44", text)
     if status == "ok":
         wanted = sum(co.book.total(epoch) for epoch in range(co.book.num_epochs))
         require(merged == wanted, "I42", f"{merged} of {wanted} batches were covered")

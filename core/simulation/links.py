@@ -28,10 +28,19 @@ from .setup import greeting
 if TYPE_CHECKING:
     from .world import World
 
-__all__ = ["dial", "hang_up", "let_in", "turned_away"]
+__all__ = ["dial", "hang_up", "let_in", "life", "turned_away"]
 
 LANES = ("up", "down", "bulk_up", "bulk_down")
 NOBODY_THERE = "nobody answers"
+
+
+def life(world: World, rank: int, incarnation: int) -> Process | None:
+    """The process that is, or was, this life of a rank. None: the coordinator died between the decision to let it in
+    and the welcome, so nobody ever lived it."""
+    found = world.seats.get(rank)
+    if found is None or found.incarnation != incarnation:
+        found = next((p for p in world.processes if (p.rank, p.incarnation) == (rank, incarnation)), None)
+    return found
 
 
 def hang_up(world: World, process: Process, after_s: float) -> None:

@@ -64,6 +64,8 @@ MARKS: dict[str, str] = {
     "a coordinator came back": "M-40",
     "a coordinator came back in the middle of a cycle": "M-43",
     "a cycle went on after a restart": "M-43",
+    "the end of a journal was lost": "M-45",
+    "a rank knew more than the journal": "M-45",
     "a rank was taken back": "M-42",
     "a rank was taken back after a lost link": "M-42",
     "a rank was not taken back in time": "M-42",
@@ -87,6 +89,7 @@ BY_EMIT = {
     "Left": "a rank left politely", "SendFailed": "a message could not be sent", "Returned": "picks were given back",
     "EpochEnd": "an epoch closed", "Evaluated": "an evaluation came back", "AnchorChanged": "the anchor grew",
 }  # fmt: skip
+OF_JOURNAL = ("accounting", "journal")
 BY_ALERT = {"checkpoint_failed": "a checkpoint callback failed", "refused": "a rank broke the protocol"}
 
 EVENTS = frozenset({ev.RoundReduced, ev.ConsensusSaved, ev.MetaWritten})
@@ -156,6 +159,8 @@ class Marks:
             self.reach("a dead rank came back")
         elif kind is fx.Admit and world.co.run.phase == RunPhase.TRAINING:
             self.reach("a rank came anew")
+        elif kind is fx.Alert and (effect.kind, effect.path) == OF_JOURNAL:
+            self.reach("a rank knew more than the journal")
         elif kind is fx.Alert and effect.kind in BY_ALERT:
             if effect.kind != "refused" or effect.text.startswith("broke"):
                 self.reach(BY_ALERT[effect.kind])

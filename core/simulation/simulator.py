@@ -43,6 +43,8 @@ MOST_STEPS = 200_000
 """Steps of a world in one run; one that needs more does not end."""
 AFTERWARDS = 4_000
 """Steps that may follow the end of a run, until every process has ended too."""
+LEGAL = ("no rank is left", "ranks are left", "one rank is left", "died", "no rank had finite parameters")
+"""Of what a run may end, also after the last fault: what had been lost or spoilt by then is not made good."""
 SETUP, PACE, TIMING, FAULTS, STORM = range(5)
 """The streams of choices of a run, so that a change in one leaves the others."""
 
@@ -176,8 +178,8 @@ class Run:
         if finish is None:
             reasons = "; ".join(str(reason) for reason in co.explain())
             raise Violation("I38", f"{self.bound_s:g} s after the last fault the run goes on: {reasons}")
-        lost = any(reason in finish.text for reason in ("no rank is left", "ranks are left", "died"))
-        if finish.status not in ("ok", "stopped") and not ending and not lost:
+        legal = ending or any(reason in finish.text for reason in LEGAL)
+        if finish.status not in ("ok", "stopped") and not legal:
             raise Violation("I30", f"without any fault the run ended {finish.status}: {finish.text}")
 
     def _afterwards(self) -> None:

@@ -35,6 +35,8 @@ AWAY = 1.5
 """Stalenesses for which the coordinator does nothing at its site."""
 RETURNS = 0.85
 """Share of the runs in which somebody starts a coordinator again that was killed."""
+MOST_LOST = 120
+"""Batches that a journal loses at most, with the power of its host (M-45)."""
 DOWN = 5.0
 """Longest time until then, in stalenesses."""
 LONGEST = 8.0
@@ -56,7 +58,7 @@ class Storm:
         self._staleness_s = staleness_s
         self._fired: dict[str, int] = {}
         self._noticed = False
-        self._returns = dice.chance(RETURNS) and not clockwork.world.config.is_collective  # C-38
+        self._returns = dice.chance(RETURNS)
         clockwork.linger = self._linger
         if plan.kinds:
             clockwork.at(clockwork.now + (0.0 if dice.chance(EARLY) else LATER * second), self._next)
@@ -208,7 +210,8 @@ class Storm:
         if self.comes_back:
             self._noticed = False
             self.clockwork.away_until = 0.0
-            self._do("revive", COORDINATOR)
+            lost = 1 + self._dice.below(MOST_LOST) if self.site("the end of the journal is lost") else 0
+            self._do("revive", COORDINATOR, lost)
 
     def _wish(self, kind: str) -> None:
         alive = self._alive()

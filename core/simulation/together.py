@@ -18,6 +18,7 @@ from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
 from ..round import mass
+from .links import life
 from .process import Process
 from .violation import require
 
@@ -51,8 +52,9 @@ def possible(world: World, process: Process) -> list[str]:
 
 
 def members(world: World, process: Process) -> list[Process]:
-    """The lives of its session, ascending."""
-    return [] if process.session is None else [world.process_of(*life) for life in process.session.members]
+    """The lives of its session, ascending, but for those that nobody ever lived."""
+    found = [] if process.session is None else [life(world, *member) for member in process.session.members]
+    return [member for member in found if member is not None]
 
 
 def touch_members(world: World) -> None:
@@ -66,7 +68,7 @@ def touch_members(world: World) -> None:
 def _lowest_of_all_inside(world: World, process: Process) -> bool:
     """R-1: whoever meets in a session is in the same call, and nobody has left it."""
     all_of_it = members(world, process)
-    if all_of_it[0] is not process:
+    if all_of_it[0] is not process or process.session is None or len(all_of_it) < len(process.session.members):
         return False
     session = process.inside.session_id if process.inside is not None else 0
     for other in all_of_it:
@@ -111,6 +113,9 @@ def obey(world: World, process: Process, order: Any) -> None:
         process.session, process.shares = order, None
     elif order.__class__ is fx.ShareState:
         process.shares = order
+        if order.put_back and process.consensus is not None:
+            process.theta = process.consensus
+            world.ghost.stands_on_consensus(process)
     else:
         if order.restore:
             world.reached("a call that had succeeded was taken back")
@@ -187,6 +192,7 @@ def _emerge(world: World, process: Process) -> None:
     world.tell(process, ev.CollectiveDone(
         cycle=call.cycle, attempt=call.attempt, total_steps=steps, refusal=refusal, divergence=distance,
         pre_norm=abs(before), post_norm=abs(process.theta), state_complete=not process.lacks_static,
+        session_id=call.session_id,
     ))  # fmt: skip
 
 
@@ -195,7 +201,9 @@ def _collapse(world: World, process: Process) -> None:
     call = process.inside
     assert call is not None, "only who is inside can fail"
     process.inside, process.made, process.failing = None, None, False
-    world.tell(process, ev.CollectiveFailed(call.cycle, call.attempt, "the communicator is torn"))
+    world.tell(process, ev.CollectiveFailed(
+        call.cycle, call.attempt, "the communicator is torn", session_id=call.session_id
+    ))  # fmt: skip
 
 
 MOVES: dict[str, Callable[[World, Process], None]] = {

@@ -45,7 +45,7 @@ from .comeback import Journal, die
 from .frames import Frames
 from .ghost import Ghost
 from .invariants import applied_in_order, booked, books, ending, explained, parked, report_seq_of, steps_meet
-from .links import hang_up, let_in, turned_away
+from .links import hang_up, let_in, life, turned_away
 from .moves import OF_AVERAGER, at_process, tick, tick_all
 from .process import End, Process
 from .setup import Setup, greeting
@@ -305,11 +305,11 @@ class World:
         elif kind is fx.Refuse:
             turned_away(self, effect)
         elif kind is fx.CloseLink:
-            self.close(self.process_of(effect.rank, effect.incarnation), "closed by the coordinator", keeps=True)
+            if (closed := life(self, effect.rank, effect.incarnation)) is not None:
+                self.close(closed, "closed by the coordinator", keeps=True)
         elif kind is fx.SendFenced:
-            process = self.process_of(effect.rank, effect.incarnation)
-            if process.linked:
-                self._to_process(process, effect.fenced)
+            if (stale := life(self, effect.rank, effect.incarnation)) is not None and stale.linked:
+                self._to_process(stale, effect.fenced)
         elif kind is fx.Finish:
             self.finish = effect
             ending(self.co, self.ghost, effect.status)
@@ -318,9 +318,8 @@ class World:
 
     def process_of(self, rank: int, incarnation: int) -> Process:
         """The process that is, or was, this life of a rank."""
-        found = self.seats[rank]
-        if found.incarnation != incarnation:
-            found = next(p for p in self.processes if (p.rank, p.incarnation) == (rank, incarnation))
+        found = life(self, rank, incarnation)
+        assert found is not None, f"rank {rank} was let in to its life {incarnation}"
         return found
 
     def _admit(self, effect: fx.Admit) -> None:

@@ -24,6 +24,17 @@ def call(*words: str) -> tuple[int, str]:
     return done.return_value or 0, done.output
 
 
+def test_a_run_that_breaks_off_is_no_end_of_the_campaign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a run raises may be what ends a loop; the runs behind it were never made, and all seemed well."""
+
+    def stops(case: object, codec: object) -> None:
+        raise StopIteration
+
+    monkeypatch.setattr("paceline.core.simulation.simulator.simulate", stops)
+    with pytest.raises(RuntimeError, match="seed 0"):
+        call("simulate", *SMALL, "--seeds", "3", "--out", str(tmp_path))
+
+
 def test_a_campaign_says_what_it_came_upon(tmp_path: Path) -> None:
     code, out = call("simulate", *SMALL, "--seeds", "3", "--out", str(tmp_path / "none"))
 

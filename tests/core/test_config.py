@@ -22,7 +22,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"averager": "collective", "digest": True}, "V-4"),
     ({"averager": "collective", "max_batch_diff": 2}, "V-4"),
     ({"averager": "collective", "laggards": "exclude"}, "V-4"),
-    ({"averager": "collective", "link_grace_s": 1.0}, "M-17"),
     ({"session_wait_s": 0.0}, "M-3"),
     ({"averager": "shared"}, "not in this version"),
     ({"averager": ""}, "V-1"),
@@ -99,14 +98,6 @@ def test_a_collective_has_defaults_of_its_own(policy: str) -> None:
     assert (config.min_ranks, config.digest, config.is_progressive) == (2, False, policy == "cadence")
     assert (Config().min_ranks, Config().digest) == (1, True)
     assert Config(averager="collective", min_ranks=1).min_ranks == 1
-
-
-def test_a_rank_of_a_collective_is_told_to_look_for_nobody() -> None:
-    """W-21, V-6: what it holds is a communicator of a coordinator that is gone; the knob is for the other flavour."""
-    told = [Config(averager=a, reconnect_window_s=60.0).welcome(8, 2)["reconnect_window_s"]
-            for a in ("star", "collective")]  # fmt: skip
-
-    assert told == [60.0, 0.0]
 
 
 @pytest.mark.parametrize("knob", sorted(LATER))

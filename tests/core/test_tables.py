@@ -459,6 +459,9 @@ def _lost_links() -> None:
     hand = pending()
     for name in ("Restarted", "Judge"):
         hand.co.cycle_engine.fire(hand.co.cycle, name, None)
+    inside = joint(2)
+    for name, value in (("Back", Back(0, TORN)), ("Restarted", None), ("Judge", None)):
+        inside.co.cycle_engine.fire(inside.co.cycle, name, value)
 
 
 def test_every_row_of_the_coordinators_tables_is_taken() -> None:

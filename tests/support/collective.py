@@ -227,7 +227,7 @@ class Together(Elastic):
         shares, self.of(node).shares = self.of(node).shares, None
         if shares is not None and shares.adopts:
             source = self.of(self.nodes[shares.source])
-            self.of(node).base = source.base + Counter(source.own)
+            self.of(node).base, self.of(node).own = source.base + Counter(source.own), []
             self.complete.add((node.rank, node.incarnation))
 
     def _do_return(self, rank: int) -> None:
@@ -250,7 +250,7 @@ class Together(Elastic):
         node.trainer.fresh = made.total > 0 or call.cycle == 0
         self.tell(node, ev.CollectiveDone(
             cycle=call.cycle, attempt=call.attempt, total_steps=made.total, refusal=refusal, divergence=0.01,
-            pre_norm=1.0, post_norm=1.0,
+            pre_norm=1.0, post_norm=1.0, session_id=call.session_id,
         ))  # fmt: skip
         if tensors.doom:
             self.kill(rank, lose=(0, 1, 3)[tensors.doom - 1])
@@ -262,7 +262,7 @@ class Together(Elastic):
         call = tensors.inside
         assert call is not None
         tensors.inside, tensors.made, tensors.failing = None, None, False
-        self.tell(node, ev.CollectiveFailed(call.cycle, call.attempt, "a test ended it"))
+        self.tell(node, ev.CollectiveFailed(call.cycle, call.attempt, "a test ended it", session_id=call.session_id))
 
     def _do_step(self, rank: int) -> None:
         trainer, tensors = self.nodes[rank].trainer, self.of(self.nodes[rank])

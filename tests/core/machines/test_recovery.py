@@ -13,14 +13,13 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core import retention
 from paceline.core.coordinator import Coordinator
-from paceline.core.errors import CheckpointError
 from paceline.core.explain import explain
 from paceline.core.phases import PeerPhase, RunPhase, WorkerPhase
 from paceline.core.worker_link import pause_s
 
 from support.cohort import hello
 from support.hand import Hand, alerts, messages, named, pending
-from support.hand_collective import Joint, joint
+from support.hand_collective import joint
 from support.rank import RUN, Rank
 
 GRACE_S = 5.0
@@ -291,21 +290,8 @@ def test_a_run_that_was_over_is_over_again() -> None:
     assert isinstance(again.take_ready().effects[-1], fx.Finish) and again.poll_timeout() is None
 
 
-@pytest.mark.parametrize("over", [False, True])
-def test_no_run_that_averages_in_place_is_started_anew(over: bool) -> None:
-    """M-40, C-38: its ranks have stopped with the communicator, so the error names what can be resumed; the machine of
-    the snapshot is none the worse for it."""
-    hand = Joint(1, target_ranks=2, min_ranks=2) if over else joint(2)
-    if over:
-        hand.tick(640.0)
-    kept = hand.co.snapshot()
-    with pytest.raises(CheckpointError, match="newest bundle"):
-        restarted(hand)
-    assert hand.co.snapshot() == kept and hand.co.finished == over
-
-
 def test_a_rank_of_a_collective_is_dead_with_its_link() -> None:
-    """M-17, W-20: nobody waits for it to come back, and the others are freed from the call with it at once."""
+    """M-17, W-20: without a grace nobody waits for it, and the others are freed from the call with it at once."""
     hand = joint(3)
     effects = lose(hand, 2)
 

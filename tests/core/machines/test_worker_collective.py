@@ -408,8 +408,8 @@ def test_a_rank_fenced_while_it_wishes_to_leave_looks_for_no_seat() -> None:
     assert r.worker.poll_timeout() is None
 
 
-def test_a_rank_of_a_collective_does_not_look_for_a_coordinator_that_is_gone() -> None:
-    """W-21, C-19: its Welcome gives it no window, so a lost link frees it from the call and ends it."""
+def test_without_a_window_a_lost_link_ends_a_rank_that_is_inside_a_call() -> None:
+    """W-21, W-24: it is freed from the call before anything else."""
     r = rank(WorkerPhase.IN_COLLECTIVE)
     orders = r.feed(ev.LinkLost(cause="reset"))
 

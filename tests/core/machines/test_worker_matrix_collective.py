@@ -45,7 +45,13 @@ SAVE_NOWHERE = say(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.GRACEF
 FENCED = tell(ev.Received(m.Fenced(generation=1, incarnation=2, cycle=3, why="stale")))
 WELCOME = m.Welcome(rank=1, incarnation=2, generation=1, status=m.WelcomeStatus.JOINING, control_seq=0, report_seq=0,
                     config={})  # fmt: skip
+RESUMED = m.Welcome(rank=1, incarnation=1, generation=2, status=m.WelcomeStatus.RESUMED, control_seq=0, report_seq=0,
+                    config={})  # fmt: skip
 REJECT = m.Reject(code=11, text="frozen")
+BUSY = m.Reject(code=14, text="busy", retry=True)
+LOST = tell(ev.LinkLost(cause="reset"))
+LOOKING: dict[str, Any] = {"settings": {**IN_PLACE, "reconnect_window_s": 60.0}, "before": LOST}
+"""The link is lost, and the run gives it time to come back."""
 FENCED_OWN = tell(ev.Received(m.Fenced(generation=1, incarnation=1, cycle=3, why="stale")))
 CHECKPOINT_NEXT = say(m.Checkpoint, decision_id=1, version=1, target_rank=1, cycle=1)
 CHECKPOINT_NOW = say(m.Checkpoint, decision_id=1, version=0, target_rank=1)
@@ -163,7 +169,19 @@ GROUPS: list[list[Case]] = [
          before=LEAVE),
     case(X, "Welcome out of the blue", tell(ev.Received(WELCOME)), ("Stop",), S),
     case(X, "Reject out of the blue", tell(ev.Received(REJECT)), ("Stop",), S),
-    case(X, "link lost", tell(ev.LinkLost(cause="reset")), ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S),
+    case(X, "link lost", LOST, ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S),
+    case(X, "link lost, with time to return", LOST, ("Publish", "Dial"), settings=LOOKING["settings"]),
+    case(X, "a try that failed", LOST, ("Dial",), **LOOKING),
+    case(X, "taken back", tell(ev.Received(RESUMED)), ("SyncAck", "Publish"), **LOOKING),
+    case(X, "taken back with a hole", tell(ev.Received(RESUMED)), ("Dial",), settings=LOOKING["settings"],
+         before=seq(LOST, lambda r: r.worker.reports.clear())),
+    case(X, "a new life", tell(ev.Received(WELCOME)), ("AbortCollective", "AbandonPlan", "Unpark", "Publish"), J,
+         **LOOKING),
+    case(X, "turned away", tell(ev.Received(REJECT)), ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S,
+         **LOOKING),
+    case(X, "turned away for now", tell(ev.Received(BUSY)), ("Dial",), **LOOKING),
+    case(X, "looked for too long", tell(ev.Tick()), ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S,
+         settings=LOOKING["settings"], before=seq(LOST, lambda r: setattr(r, "now", 60.0))),
     case(X, "lane closed", tell(ev.LaneClosed()), ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S),
     case(X, "LeaveRequested", LEAVE),
     case(X, "the grace is over", tell(ev.Tick()), ("Heartbeat", "AbortCollective", "Exiting", "AbandonPlan", "Unpark",
@@ -227,7 +245,6 @@ def _rare() -> None:
             event(Rank(X, **IN_PLACE))
     for phase in (W, T, X, D, S):
         engine_for("worker").fire(Rank(phase, **IN_PLACE).worker, "SessionOverdue", None)
-    engine_for("worker").fire(Rank(X, **IN_PLACE).worker, "WindowOver", None)
 
 
 def test_every_row_of_the_collective_flavour_is_taken() -> None:

@@ -1,0 +1,104 @@
+"""Ranks that average in place, with links that break at any moment and a coordinator that dies between any two effects.
+
+The checks are those of `support/collective.py` and `support/mended.py`, named by invariant, after every event: what the
+parameters of each rank are made of, against what is covered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.cohort import Fault
+from support.lasting import Lasting
+from support.runs import run_faults
+
+SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
+ALL = ("crash", "crash", "sever", "sever", "kill", "doom", "raise", "mute", "start", "leave", "hang", "poison", "stop")
+SLOW = [HealthCheck.too_slow]
+
+
+@st.composite
+def knobs(draw: st.DrawFn, least: int = 1) -> dict[str, Any]:
+    """Small runs of both policies of G-11."""
+    policy = draw(st.sampled_from(["cadence", "cadence", "sync"]))
+    ranks = draw(st.integers(least, 3))
+    made: dict[str, Any] = {
+        "policy": policy, "ranks": ranks, "num_epochs": draw(st.integers(1, 2)), "batch_size": draw(st.integers(1, 3)),
+        "max_ranks": 6, "min_ranks": 1, "samples": draw(st.integers(12, 60)),
+    }  # fmt: skip
+    if policy == "cadence":
+        made["anchor"] = draw(st.integers(1, 4))
+    return made
+
+
+def faults(kinds: tuple[str, ...], most: int = 4) -> st.SearchStrategy[list[Fault]]:
+    """What breaks, and when; `lose` is how many effects of a batch are performed before the coordinator dies."""
+    return run_faults(kinds, most, until=250, last_rank=5, lose=6)
+
+
+@settings(max_examples=15, suppress_health_check=SLOW, deadline=None)
+@given(knobs(), SCHEDULES, faults(("sever",), 6))
+def test_a_link_that_breaks_ends_no_call_and_costs_nothing(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """M-42, W-21, I53: with a grace every rank is back, no life ends, no call is repeated, no step is trained again."""
+    cohort = Lasting(link_grace_s=30.0, **made)
+    cohort.run(schedule, struck)
+
+    assert cohort.finish is not None and cohort.finish.status == "ok"
+    assert not cohort.events("Died") and not cohort.co.violations and cohort.co.book.replayed == 0
+    assert len(cohort.events("SessionNew")) == 1, "a call runs over no link of the coordinator"
+
+
+@settings(max_examples=35, suppress_health_check=SLOW, deadline=None)
+@given(knobs(), SCHEDULES, faults(("crash", "crash", "crash", "sever"), 4))
+def test_a_coordinator_that_dies_anywhere_loses_nothing(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+) -> None:
+    """I37, I53, M-40, M-42, M-43: every pick is covered once, none is trained again, global_step is their number."""
+    cohort = Lasting(link_grace_s=30.0, **made)
+    cohort.run(schedule, struck)
+
+    assert cohort.finish is not None and cohort.finish.status == "ok"
+    assert not cohort.events("Died") and not cohort.co.violations and cohort.co.book.replayed == 0
+
+
+@settings(max_examples=6, suppress_health_check=SLOW, deadline=None)
+@given(st.integers(1, 3), st.integers(12, 40), faults(("crash", "sever"), 4))
+def test_with_windows_of_fixed_length_the_versions_are_those_of_the_run_without_the_crash(
+    ranks: int, samples: int, struck: list[Fault]
+) -> None:
+    """I37: where no measured time decides how long a window is, the averages are the same ones (I8)."""
+    made: dict[str, Any] = dict(policy="cadence", anchor=2, max_anchor=2, ranks=ranks, samples=samples, batch_size=1)
+    calm, cohort = Lasting(**made), Lasting(link_grace_s=30.0, **made)
+    calm.run()
+    cohort.run([], struck)
+
+    assert cohort.co.cycle.version == calm.co.cycle.version
+    assert cohort.co.cycle.global_step == calm.co.cycle.global_step
+    assert set(cohort.ghost.merged) == set(calm.ghost.merged)
+
+
+@settings(max_examples=40, suppress_health_check=SLOW, deadline=None)
+@given(knobs(), SCHEDULES, faults(ALL, 5), st.sampled_from([0.0, 30.0]))
+def test_deaths_joins_failures_and_crashes_together_still_end(
+    made: dict[str, Any], schedule: list[int], struck: list[Fault], grace: float
+) -> None:
+    """I38, I42, I44, I59: whatever comes together, the run ends, and nothing is merged twice."""
+    Lasting(link_grace_s=grace, **made).run(schedule, struck)
+
+
+@settings(max_examples=4, suppress_health_check=SLOW, deadline=None)
+@given(knobs(), SCHEDULES, faults(("crash", "sever"), 3))
+def test_both_engines_recover_alike(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+    """I25: the tables mean the same on `transitions` as compiled."""
+    made.update(samples=min(made["samples"], 20), num_epochs=1, link_grace_s=30.0)
+    runs = [Lasting(engine=engine, **made) for engine in ("compiled", "transitions")]
+    for cohort in runs:
+        cohort.run(schedule, struck)
+
+    assert runs[0].effects == runs[1].effects
+    assert runs[0].co.snapshot() == runs[1].co.snapshot()

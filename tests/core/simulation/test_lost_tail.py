@@ -1,0 +1,56 @@
+"""A journal that has lost its end: what the simulated run makes of it (M-45)."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.core.simulation.action import COORDINATOR, Action, act
+from paceline.core.simulation.comeback import Journal
+from paceline.core.simulation.setup import Setup
+from paceline.core.simulation.world import World
+
+
+def run(averager: str, lost: int) -> tuple[World, list[str]]:
+    """Two ranks whose coordinator dies at version 8 and comes back without its newest batches."""
+    knobs = {"averager": averager, "reconnect_window_s": 200.0, "min_ranks": 1, "max_anchor": 2, "max_ranks": 4}
+    world, reached = World(Setup(ranks=2, samples=80, knobs=tuple(knobs.items()))), []
+    world.reached = reached.append
+    while world.co.cycle.version < 8:
+        world.do(world.enabled()[0])
+    world.do(act("die", COORDINATOR))
+    known = world.co.cycle.version, world.co.cycle.global_step
+    world.do(Action("revive", COORDINATOR, lost))
+    began = world.co.cycle.version
+    while world.enabled():
+        world.do(world.enabled()[0])
+        assert world.co.cycle.version >= began, "M-45: never backward"
+    assert world.finished and world.co.cycle.version >= known[0] and world.co.cycle.global_step >= known[1]
+    return world, reached
+
+
+@pytest.mark.parametrize("averager", ["star", "collective"])
+@pytest.mark.parametrize("lost", [1, 8, 25, 50])
+def test_the_version_goes_forward_and_all_is_covered(averager: str, lost: int) -> None:
+    """M-45, I42, I44: whatever is missing, the run ends with every pick covered, and what ranks had averaged is in the
+    base, counted nowhere else."""
+    world, reached = run(averager, lost)
+
+    assert "the end of a journal was lost" in reached
+    assert world.ghost.uncounted >= 0 and len(world.ghost.merged) == 80
+
+
+@pytest.mark.parametrize("averager", ["star", "collective"])
+def test_picks_of_a_cycle_that_the_journal_lost_are_trained_again(averager: str) -> None:
+    """M-45: the ranks stand on an average that is in no books."""
+    world, _ = run(averager, 50)
+
+    assert world.ghost.uncounted > 0
+    assert max(world.ghost.trained.values()) > 1
+
+
+@pytest.mark.parametrize(("lost", "left"), [(0, "abcd"), (1, "abc"), (2, "a"), (3, ""), (9, "")])
+def test_a_journal_loses_whole_batches(lost: int, left: str) -> None:
+    """M-40: the newest first, and no more than there are since the snapshot."""
+    journal = Journal(None, (), list("abcd"), [1, 3, 4])
+
+    assert "".join(journal.without(lost) if lost else journal.records) == left
