@@ -54,7 +54,8 @@ def whole(bounds: Bounds) -> float:
 
 def main() -> None:
     """Print it."""
-    for bounds, name, options in ((BOUNDS, "every order", {"reduce": False}), (FAULTY, "every note", {"forget": False})):
+    without = ((BOUNDS, "every order", {"reduce": False}), (FAULTY, "every note", {"forget": False}))
+    for bounds, name, options in without:
         seen, cohort = best(bounds)
         worked, asked = cohort.parts.worked, cohort.parts.recalled.asked
         print(f"{bounds}: {seen.states:,} states, {seen.transitions:,} transitions in {seen.seconds:.2f} s")
