@@ -88,13 +88,15 @@ def counterexample(bounds: Bounds, failure: Failure) -> Counterexample:
 @attrs.frozen
 class CheckReport:
     """What was explored within which bounds, and what of it. `rows` is the number of rows of the tables, `untaken` are
-    those that no run within the bounds takes; `reduced` says that orders which cannot matter were left out."""
+    those that none of the explored runs takes. `reduced` says that orders which cannot matter were left out,
+    `forgetful` that notes were by which nobody decides (`forget.py`)."""
 
     bounds: Bounds
     exploration: Exploration
     rows: int
     untaken: tuple[str, ...]
     reduced: bool
+    forgetful: bool
     counterexample: Counterexample | None
 
     @property
@@ -128,6 +130,7 @@ class CheckReport:
         yield f"  {seen.seconds:.1f} s, {seen.bytes_per_state:.0f} bytes a state"
         orders = "left out where they cannot matter" if self.reduced else "all of them"
         yield f"  orders: {orders}; time passes only when nothing else can happen"
+        yield f"  notes of the machines: {'left out where nobody decides by them' if self.forgetful else 'all of them'}"
         if seen.unreached:
             verdict = "fails" if seen.complete else "open, as not all was explored"
             yield from (f"  never: {name} ({verdict})" for name in seen.unreached)
@@ -157,7 +160,7 @@ class CheckReport:
             "bounds": attrs.asdict(self.bounds), "states": seen.states, "transitions": seen.transitions,
             "complete": seen.complete, "cut": seen.cut, "ok": self.ok, "seconds": seen.seconds, "depth": seen.depth,
             "bytes_per_state": seen.bytes_per_state, "levels": [attrs.asdict(level) for level in seen.levels],
-            "unreached": list(seen.unreached), "reduced": self.reduced, "rows": self.rows,
+            "unreached": list(seen.unreached), "reduced": self.reduced, "forgetful": self.forgetful, "rows": self.rows,
             "untaken": list(self.untaken),
             "counterexample": None if found is None else {
                 "text": found.text, "schedule": str(found.schedule), "steps": list(found.numbered()),

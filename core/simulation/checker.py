@@ -122,12 +122,13 @@ def check(
 ) -> CheckReport:
     """Explore a cohort within bounds. `seconds` needs `clock`, of monotonic seconds. `reduce` and `forget` off: every
     order, and every note of the machines in the state, which is the same answer for much more time."""
-    cohort = Cohort(bounds, reduce=reduce, forget=forget)
     with _counted() as taken:
+        cohort = Cohort(bounds, reduce=reduce, forget=forget)
         seen = explore(cohort, budget=Budget(states=states, seconds=seconds), clock=clock, progress=progress)
     never = [f"{name}: {in_words(row)}" for name, table in TABLES.items() for row in untaken(table, taken)]
     found = None if seen.failure is None else counterexample(bounds, seen.failure)
-    return CheckReport(bounds, seen, sum(len(table.rows) for table in TABLES.values()), tuple(never), reduce, found)
+    rows = sum(len(table.rows) for table in TABLES.values())
+    return CheckReport(bounds, seen, rows, tuple(never), reduce, forget, found)
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 Python's own `hash` is none of that. It salts text and bytes with the hash seed, and it takes 1, 1.0 and True for one
 another, so that two states which differ in nothing else would count as one, and the second would never be explored. A
-fingerprint is BLAKE2b over a canonical spelling: that of `marshal` tells nested tuples of None, truth values, numbers,
-text and bytes apart, floats to the last bit, and so does `repr`, several times slower, where a message or an effect is
-among them. Nothing else may be in it: a mapping or a set has no canonical order, an object no canonical spelling.
+fingerprint is BLAKE2b over a canonical spelling: `repr` of nested tuples of None, truth values, numbers, text and bytes
+tells all of these apart, floats to the last bit. Nothing else may be in it: a mapping or a set has no canonical order,
+an object no canonical spelling. (`spelled` is a faster one, for snapshots.)
 
 Two different states with the same fingerprint are taken for one. Among n states that happens with odds of about
 n**2 / 2**65: 1 in 370,000 at ten million of them.
@@ -13,34 +13,31 @@ n**2 / 2**65: 1 in 370,000 at ten million of them.
 from __future__ import annotations
 
 import hashlib
-import marshal
+import json
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import mul
 from typing import Any
 
 __all__ = ["Interned", "combine", "fingerprint", "of_bytes", "read", "spelled", "spread"]
 
 FINGERPRINT_BYTES = 8
-SPELLING = 2
-"""The last format of `marshal` that writes the same for equal values: later ones say where an object occurs twice."""
 MASK = (1 << 8 * FINGERPRINT_BYTES) - 1
 
 
 def fingerprint(thing: Any) -> int:
     """The fingerprint of nested tuples of None, truth values, numbers, text and bytes."""
-    try:
-        return of_bytes(spelled(thing))
-    except ValueError:  # holds a record of ours
-        return of_bytes(repr(thing).encode())
+    return of_bytes(repr(thing).encode())
 
 
 def spelled(thing: Any) -> bytes:
-    """The same as bytes, from which `read` makes it again. `ValueError` if there is anything else in it."""
-    return marshal.dumps(thing, SPELLING)
+    """Nested tuples of None, truth values, numbers and text as bytes, several times faster than `repr`, and with a way
+    back. It takes a member of an enumeration for its number, so it is for what is plain altogether: snapshots."""
+    return json.dumps(thing, separators=(",", ":")).encode()
 
 
-read = marshal.loads
+read: Callable[[bytes], Any] = json.loads
+"""What was spelled, with lists instead of tuples, as `Coordinator.restore` takes them too."""
 
 
 def of_bytes(spelling: bytes) -> int:

@@ -12,6 +12,7 @@ Each of these is kept by the machines for people, for clocks, or for a use that 
   not can fail (N-10);
 - all numbers of a rank that has left or died, those of its lanes at once, the others when no cycle is in hand that it
   could have given to: what is asked of it afterwards is its incarnation and that it is gone (M-1);
+- of the ghost, whether the last batch of effects was a quiet one (I14): it is said anew before each batch;
 - at a process that is gone, everything but what it gave to the round in hand; how often a batch was trained.
 
 That none of this changes what can follow is a claim, and it is tested: small configurations are explored with and

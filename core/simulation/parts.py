@@ -86,7 +86,6 @@ class Parts(Drawers):
         self.strikes = strikes
         self.worked = 0
         self.recalled = Recalled(self)
-        self._recalled: Any = self.recalled
         self._moved: dict[Any, tuple[int, tuple[Any, ...]] | Violation] = {}
         self._local: dict[Any, LocalOutcome | Violation] = {}
         self._central: dict[Any, CentralOutcome | Violation | int] = {}
@@ -321,13 +320,6 @@ class Parts(Drawers):
         """The coordinator, the averager and what was trained: each of them when it is asked for."""
         world, averager = self.world, self.world.averager
 
-        def put_coordinator() -> Any:
-            if COORDINATOR not in read:
-                read[COORDINATOR] = None
-                self.recalled.begin(row[COORDINATOR])
-                world.co = self._recalled
-            return world.co
-
         def put_averager() -> Any:
             if AVERAGER not in read:
                 read[AVERAGER] = None
@@ -335,9 +327,10 @@ class Parts(Drawers):
                 world.averager = averager
             return averager
 
-        coordinator: Any = Later(put_coordinator)
         later: Any = Later(put_averager)
-        world.co, world.averager = coordinator, later
+        recalled: Any = self.recalled
+        recalled.begin(row[COORDINATOR], lambda: read.setdefault(COORDINATOR))
+        world.co, world.averager = recalled, later
         world.ghost.trained = Trained(self.trained.things[row[TRAINED]])
         world.ghost.trained.asked = lambda: read.setdefault(TRAINED)
 

@@ -13,6 +13,7 @@ could not be sent, and their tokens are not forgotten (N-10).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..coordinator import Coordinator
@@ -47,17 +48,20 @@ class Recalled:
         self._event: Any = None
         self._known: tuple[Any, int] | None = None
         self._own: Coordinator | None = None
+        self._asked_for: Callable[[], object] = bool
         self._owed: Any = None
 
-    def begin(self, state: int) -> None:
-        """The coordinator is in this state."""
-        self.state, self._turn, self._own = state, None, None
+    def begin(self, state: int, asked_for: Callable[[], object]) -> None:
+        """The coordinator is in this state. `asked_for` is called whenever something is asked of it."""
+        self.state, self._turn, self._own, self._asked_for = state, None, None, asked_for
 
     def __getattr__(self, name: str) -> Any:
+        self._asked_for()
         return getattr(self._machine() if self._own is None else self._own, name)
 
     def handle(self, event: Any, now: float) -> None:
         """See `Coordinator.handle`."""
+        self._asked_for()
         self.settle()
         self._turn, self._event = (self.state, self._events.number(event), now), event
         self._known = self._ready.get(self._turn)

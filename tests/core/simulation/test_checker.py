@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from click.testing import CliRunner
 
 from paceline.backends import command_check
 from paceline.backends.cli import cli
+from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigError, InvariantError
 from paceline.core.simulation import World
 from paceline.core.simulation import checker as checker_module
 from paceline.core.simulation.check_report import CheckReport, counterexample
 from paceline.core.simulation.checker import HEAD, PATIENCE, Bounds, Cohort, check
-from paceline.core.simulation.explore import Failure, Model, explore
+from paceline.core.simulation.explore import Budget, Failure, Model, explore
 from paceline.core.simulation.forget import no_returns
 from paceline.core.simulation.schedule import Schedule, play
 from paceline.core.simulation.violation import Violation
@@ -84,10 +86,10 @@ class Forgetting(Cohort):
         return (*state[:HEAD], *parts.row())
 
 
-def explored(bounds: Bounds, sample: int = 0, **options: bool) -> tuple[Watched, Any]:
+def explored(bounds: Bounds, sample: int = 0, states: float = math.inf, **options: bool) -> tuple[Watched, Any]:
     model = Watched(bounds, sample, **options)
     as_model: Model[Any, Any] = model
-    return model, explore(as_model)
+    return model, explore(as_model, budget=Budget(states=states))
 
 
 # --- shortcuts -------------------------------------------------------------------------------------------------------
@@ -99,6 +101,8 @@ def test_an_action_reads_no_more_than_is_remembered_of_it() -> None:
     assert seen.ok and seen.complete and model.steps > 500
     model, seen = explored(attrs.evolve(ALONE, deaths=1, restarts=1), sample=25)
     assert seen.complete and model.steps > 500
+    model, seen = explored(Bounds(ranks=2, drops=1, deaths=1), sample=40, states=1500)
+    assert seen.ok and model.steps > 1500
 
 
 @pytest.mark.parametrize(("bounds", "shortcut"), [(ALONE, "forget"), (ALONE, "reduce"), (CALM, "reduce")], ids=str)
@@ -117,6 +121,29 @@ def test_what_is_forgotten_decides_nothing(bounds: Bounds, sample: int) -> None:
     model = Forgetting(bounds, sample)
     as_model: Model[Any, Any] = model
     assert explore(as_model).ok and model.compared > 50
+
+
+def test_what_was_worked_out_once_is_not_worked_out_again() -> None:
+    """Most steps are known by the parts that they read, most events of the coordinator by its state."""
+    model, seen = explored(ALONE)
+    assert seen.complete and 4 * model.parts.recalled.asked < 2 * model.parts.worked < model.steps
+
+
+def test_a_step_that_breaks_something_breaks_it_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of such a step is what it broke, and the parts of the world are back in their places."""
+    cohort = Cohort(CALM)
+    state, before = cohort.initial(), cohort.parts.world.averager
+    while (action := cohort.actions(state)[0]).kind != "report":
+        state = cohort.step(state, action)
+
+    def raises(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Coordinator, "handle", raises)
+    for _ in range(2):
+        with pytest.raises(Violation, match="I22"):
+            cohort.step(state, action)
+    assert cohort.parts.world.averager is before and isinstance(cohort.parts.world.co, Coordinator)
 
 
 def test_confirmations_are_forgotten_only_where_nobody_asks_for_them() -> None:
@@ -197,7 +224,9 @@ def test_what_was_exhausted_and_what_was_cut_is_said() -> None:
     assert whole.headline.startswith("exhaustive to 1 rank / 1 cycle / 1 drop / 1 duplicate: ")
     assert whole.headline.endswith(", complete") and "with 2 faults: " in whole.text()
     assert "every invariant holds" in whole.text() and "rows of the tables were taken; never taken:" in whole.text()
-    cut = check(ALONE, states=100)
+    assert "orders: left out where they cannot matter" in whole.text() and "notes of the machines: left" in whole.text()
+    cut = check(ALONE, states=100, forget=False)
+    assert "notes of the machines: all of them" in cut.text() and not cut.facts()["forgetful"]
     assert cut.headline.startswith("bounded: 1 rank") and "was cut at 10" in cut.headline
     assert "of the states not explored" in cut.text() and cut.ok and not cut.exploration.complete
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from paceline.core.errors import InvariantError, LocalProtocolError
 from paceline.core.simulation.explore import Budget, Exploration, Progress, explore
-from paceline.core.simulation.fingerprint import Interned, combine, fingerprint
+from paceline.core.simulation.fingerprint import PLACES, Interned, combine, fingerprint, read, spelled, spread
 from paceline.core.simulation.space import Space
 
 from support.toys import Graph, Letters, Philosophers, Swaps, Tokens
@@ -207,6 +207,27 @@ def test_fingerprints_are_the_same_in_every_process() -> None:
     }  # fmt: skip
     assert said == {f"{fingerprint((1, 'x', b'y', None, 0.1))} {combine([1, 2])}\n"}
     assert combine([1, 2]) != combine([2, 1])
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    (1, True), (1, 1.0), (0, False), (0.0, -0.0), (-1, -2), ((1,), ((1,),)), ("1", 1), (None, "null"), ((), ((),)),
+    (0.1 + 0.2, 0.3), (1 << 64, 0), (("a", "b"), ('a","b',)),
+])  # fmt: skip
+def test_a_snapshot_is_spelled_with_a_way_back(one: Any, other: Any) -> None:
+    """What differs is spelled differently, and read as what it was but for tuples."""
+    assert spelled(one) != spelled(other)
+    assert [repr(read(spelled((x,)))) for x in (one, other)] == [
+        repr((x,)).replace(",)", ")").replace("(", "[").replace(")", "]") for x in (one, other)
+    ]
+    with pytest.raises(TypeError, match="serializable"):
+        spelled((1, object()))
+
+
+def test_a_sum_tells_places_apart() -> None:
+    """Two parts that change places are another state, and so is one part more."""
+    one, other = fingerprint("one"), fingerprint("other")
+    sums = {spread(parts) for parts in ((one, other), (other, one), (one,), (one, one), (0, one), (one, 0, other))}
+    assert len(sums) == 6 and len(set(PLACES)) == len(PLACES) and all(place % 2 for place in PLACES)
 
 
 def test_the_size_of_a_space_counts_all_of_its_arrays() -> None:
