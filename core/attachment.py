@@ -162,6 +162,7 @@ class Attachment:
     def reattach(self, event: HelloReceived) -> None:
         """M-42: what it lacks goes out behind its welcome; then it is woken like an idle rank (D-16)."""
         co, claim = self.co, event.hello.resume
+        self.last_seen = co.now  # M-2: what it was silent for without a link is not held against it
         if claim is None:
             return
         waited = 0.0 if self.detached_at is None else co.now - self.detached_at

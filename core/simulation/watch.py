@@ -177,8 +177,7 @@ class Watch:
 
     def _i33_no_step_by_a_heartbeat(self, report: m.Report, effects: tuple[Any, ...]) -> None:
         for effect in effects if report.__class__ is m.Heartbeat else ():
-            asked = effect.__class__ is fx.Send and effect.message.__class__ is m.RequestParams
-            if asked or (effect.__class__ is fx.Emit and effect.name in LADDER):
+            if effect.__class__ is fx.Emit and effect.name in LADDER:
                 raise Violation("I33", f"a heartbeat of rank {report.rank} led to {effect}")
 
     def _i31_only_the_silent_end(self, life: Life, facts: dict[str, Any], now: float) -> None:
