@@ -51,12 +51,6 @@ def schedules(most: int = 300) -> st.SearchStrategy[bytes]:
     return st.integers(0, most).flatmap(lambda length: st.binary(min_size=length, max_size=length))
 
 
-FIRST_CHOICES = st.lists(st.integers(0, 11), max_size=400)
-"""Choices for the first few actions; after them the dullest happens. For the two properties of the short pass (C-4):
-they do not hold along whole runs, where a finish that leaves an async rank above the lead limit has no second look.
-"""
-
-
 def run_faults(kinds: tuple[str, ...] = FAULTS, most: int = 3, *, until: int = 200, last_rank: int = 3,
                lose: int = 3) -> st.SearchStrategy[list[Fault]]:  # fmt: skip
     """At most so many faults of these kinds, before action `until`, of ranks up to `last_rank`; `lose` is the most that
