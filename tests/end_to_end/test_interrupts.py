@@ -10,7 +10,7 @@ import pytest
 
 from paceline.backends.checkpoint import load_model
 
-from support.launcher import UNRULY, Command, left_over, paceline
+from support.launcher import UNRULY, Command, fresh, left_over
 
 RANKS = 2
 
@@ -39,7 +39,7 @@ def test_an_interrupt_of_the_whole_group_leaves_no_process(tmp_path: Path, times
     nobody or changes nothing. The loaders of the ranks, which do not listen to interrupts, are gone each time."""
     hanging = ["hang=0"] if times > 1 else []
     command_line = ("run", f"--ranks={RANKS}", "--debug", UNRULY, "epochs=100000", "loaders=1", *hanging)
-    with paceline(*command_line, cwd=tmp_path) as command:
+    with fresh(*command_line, cwd=tmp_path) as command:  # process groups are those that users have
         processes = started(command, RANKS - len(hanging))
         interrupt(command)
         if times > 1:

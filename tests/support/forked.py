@@ -1,4 +1,4 @@
-"""The tests' side of the nursery: `Forked` is a process that looks like one of `subprocess.Popen`."""
+"""How tests start a Python: `start`. It comes from the nursery where there can be one, and from nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ optimizer."""
 class Forked:
     """What a test needs of `Popen`, with the same meaning, for a Python that the nursery forked."""
 
-    def __init__(self, arguments: list[str], environment: dict[str, str], cwd: Path | None = None) -> None:
+    def __init__(self, address: str, arguments: list[str], environment: dict[str, str], cwd: Path | None) -> None:
         self.args = arguments
         self.returncode: int | None = None
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._connection.connect(nursery())
+        self._connection.connect(address)
         pipes = [os.pipe() for _ in range(3)]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
         request = {"arguments": arguments, "environment": environment, "directory": str(cwd or os.getcwd())}
@@ -83,9 +83,23 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def start(
+    arguments: list[str], environment: dict[str, str], cwd: Path | None = None, *, fresh: bool = False
+) -> Forked | subprocess.Popen[str]:
+    """A Python with these arguments, in a session of its own, with three pipes. `fresh`: it has imported nothing."""
+    address = None if fresh or sys.platform != "linux" else nursery()
+    if address is not None:
+        return Forked(address, arguments, environment, cwd)
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=cwd, env=environment, start_new_session=True, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
 @cache
-def nursery() -> str:
-    """Where to ask for processes that have imported `MODULES`. It is started once, and ends with the tests."""
+def nursery() -> str | None:
+    """Where to ask for processes that have imported `MODULES`; None where a library starts a thread as it is imported,
+    so that a fork is not safe. It is started once, and ends with the tests."""
     directory = Path(tempfile.mkdtemp(prefix="paceline-"))
     address, executable = str(directory / "nursery"), directory / "python"
     words = [sys.executable, "-I", "-S", str(HERE / "stand_in.py"), address, sys.executable]
@@ -96,9 +110,13 @@ def nursery() -> str:
         listener.listen()
         process = subprocess.Popen(
             [sys.executable, str(HERE / "nursery.py"), str(listener.fileno()), str(executable), *MODULES],
-            pass_fds=[listener.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
+            pass_fds=[listener.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # its pool would start when numpy is imported
         )  # fmt: skip
+
+    assert process.stdin is not None and process.stdout is not None
+    with process.stdout:
+        ready = process.stdout.readline() != b""
 
     def end() -> None:
         assert process.stdin is not None
@@ -106,5 +124,8 @@ def nursery() -> str:
         process.wait(END_S)
         shutil.rmtree(directory)
 
+    if not ready:
+        end()
+        return None
     atexit.register(end)
     return address

@@ -11,14 +11,12 @@ import contextlib
 import os
 import queue
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .forked import Forked
+from .forked import start
 
 HERE = Path(__file__).parent
 UNRULY = str(HERE / "unruly_script.py")
@@ -35,14 +33,7 @@ class Command:
         plain = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
         environment = {**plain, "NO_COLOR": "1", "COLUMNS": "100", **environment}
         arguments = ["-P", "-m", "paceline.backends.cli", *words]
-        self.process: Forked | subprocess.Popen[str]
-        if sys.platform == "linux" and not fresh:
-            self.process = Forked(arguments, environment, cwd)
-        else:
-            self.process = subprocess.Popen(
-                [sys.executable, *arguments], cwd=cwd, env=environment, start_new_session=True, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )  # fmt: skip
+        self.process = start(arguments, environment, cwd, fresh=fresh)
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.out: list[str] = []

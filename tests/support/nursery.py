@@ -8,8 +8,9 @@ module as `__main__` from the first line. Its `sys.executable` is EXECUTABLE, so
 as `paceline run` does, has them from here as well (`stand_in.py`).
 
 What differs from a fresh interpreter: all children share the hash seed, so what must not depend on it is tested
-elsewhere (`test_snapshots.py`, `test_field_cases_runs.py`), and what is imported is there already. Fork is safe since
-there is one thread and nothing has computed a tensor; `main` refuses if that is not so. Linux only: it counts threads
+elsewhere (`test_snapshots.py`, `test_field_cases_runs.py`), what is imported is there already, and a process that a rank
+of `paceline run` leaves behind is in a group that the launcher does not know. Fork is safe since there is one thread and
+nothing has computed a tensor; `main` refuses if that is not so, and says `ready` if it is. Linux only: it counts threads
 in /proc and waits with pidfd.
 
 DESCRIPTOR is a socket that listens; each connection is one process. It is asked for with one datagram, the arguments of
@@ -181,6 +182,10 @@ def main() -> None:
     gc.freeze()  # so that the collector of a child does not write to, and so copy, what all of them share
     if (threads := len(os.listdir("/proc/self/task"))) != 1:
         raise SystemExit(f"{' '.join(modules)} started {threads - 1} threads at import: fork is not safe")
+    os.write(sys.stdout.fileno(), b"ready\n")
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
     arguments = Nursery(socket.socket(fileno=int(listener))).serve()
     sys.executable = executable
     ending.run(arguments)

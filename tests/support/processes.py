@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .forked import Forked
+from .forked import start
 
 HERE = Path(__file__).parent
 TOKEN = "5e" * 32
@@ -27,14 +25,7 @@ class Child:
 
     def __init__(self, script: str, options: list[str], environment: dict[str, str]) -> None:
         arguments, environment = [str(HERE / script), *options], {**os.environ, **environment}
-        self.process: Forked | subprocess.Popen[str]
-        if sys.platform == "linux":
-            self.process = Forked(arguments, environment)
-        else:
-            self.process = subprocess.Popen(
-                [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                text=True, env=environment, start_new_session=True,
-            )  # fmt: skip
+        self.process = start(arguments, environment)
         self.lines: list[dict[str, Any]] = []
         self.errors: list[str] = []
         self._arrived: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()

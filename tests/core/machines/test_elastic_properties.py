@@ -111,7 +111,7 @@ PATIENCE_BEGINS = {
     "policy": "cadence", "ranks": 2, "num_epochs": 1, "batch_size": 1, "samples": 20, "anchor": 2, "join_patience": 1,
     "laggards": "wait", "max_batch_diff": None,
 }  # fmt: skip
-"""Found by this property: the others began to wait for a rank with a step that took no pass, and no deadline was set."""
+"""Found by this property: the others began to wait for a rank with a step that took no pass: no deadline was set."""
 
 
 @settings(max_examples=35, suppress_health_check=[HealthCheck.too_slow], deadline=None)
