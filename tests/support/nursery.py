@@ -8,10 +8,10 @@ module as `__main__` from the first line. Its `sys.executable` is EXECUTABLE, so
 as `paceline run` does, has them from here as well (`stand_in.py`).
 
 What differs from a fresh interpreter: all children share the hash seed, so what must not depend on it is tested
-elsewhere (`test_snapshots.py`, `test_field_cases_runs.py`), what is imported is there already, and a process that a rank
-of `paceline run` leaves behind is in a group that the launcher does not know. Fork is safe since there is one thread and
-nothing has computed a tensor; `main` refuses if that is not so, and says `ready` if it is. Linux only: it counts threads
-in /proc and waits with pidfd.
+elsewhere (`test_snapshots.py`, `test_field_cases_runs.py`), what is imported is there already, and a process that a
+rank of `paceline run` leaves behind is in a group that the launcher does not know. Fork is safe since there is one
+thread and nothing has computed a tensor; `main` refuses if that is not so, and says `ready` if it is. Linux only: it
+counts threads in /proc and waits with pidfd.
 
 DESCRIPTOR is a socket that listens; each connection is one process. It is asked for with one datagram, the arguments of
 Python and the environment, and three descriptors: standard input, output and error. Back come the process id, and when
