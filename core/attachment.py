@@ -98,12 +98,6 @@ class Attachment:
             "rank": self.rank, "incarnation": self.incarnation, "cause": cause, "until": self.return_until,
         }))  # fmt: skip
 
-    def keep(self, number: int, message: m.Control, size: int) -> None:
-        """N-9: kept until it is confirmed. A rank that confirms nothing for so long has ended."""
-        self.retained.append(number, message, size)
-        if self.retained.overfull:
-            self.co.lose(self.rank, f"overflow: {len(self.retained)} messages are not confirmed")
-
     # --- guards --------------------------------------------------------------------------------------------------
 
     def other_link(self, event: LinkLost | SendFailed) -> bool:

@@ -266,10 +266,13 @@ def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal]
     plans = {} if co.stopping else co.desk.compose()
     usual = m.Outcome.MERGED if realized else m.Outcome.UNREALIZED
     outcomes = dict.fromkeys(refused, m.Outcome.REFUSED) | dict.fromkeys(cycle.observers, m.Outcome.OBSERVER)
-    for rank in co.voters:
-        co.send(co.peers[rank], m.Update, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
-                global_step=cycle.global_step, outcome=outcomes.get(rank, usual), merged_steps=merged.get(rank, 0),
-                next_plan=plans.get(rank))  # fmt: skip
+    own = {
+        "outcome": [outcomes.get(rank, usual) for rank in co.voters],
+        "merged_steps": [merged.get(rank, 0) for rank in co.voters],
+        "next_plan": [plans.get(rank) for rank in co.voters],
+    }
+    co.tell_each(co.voters, m.Update, own, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
+                 global_step=cycle.global_step)  # fmt: skip
     co.tell(co.voters, m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
 
 

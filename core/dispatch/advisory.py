@@ -43,10 +43,11 @@ def advise(co: Coordinator) -> None:
     counts = co.balancer.counts
     first = co.book.first_uncovered
     hints = [_Epoch(co, epoch) for epoch in (first, first + 1) if epoch < co.book.num_epochs]
-    told = tuple(counts[rank] for rank in co.voters)
-    for rank in co.voters:
-        segments = tuple([(hint.epoch, parts) for hint in hints if (parts := hint.of(rank, counts[rank]))])
-        co.send(co.peers[rank], StageAdvisory, counts=told, segments=segments)
+    told = tuple([counts[rank] for rank in co.voters])
+    segments = [
+        tuple([(hint.epoch, parts) for hint in hints if (parts := hint.of(rank, counts[rank]))]) for rank in co.voters
+    ]
+    co.tell_each(co.voters, StageAdvisory, {"segments": segments}, counts=told)
 
 
 class _Epoch:
