@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Desk"]
 
+VOTER = PeerPhase.VOTER
+"""Asked for with every chunk; see `phases.py`."""
 ASYNC_PLANS = 2
 """Async keeps one plan running and one in the mailbox (D-15)."""
 PROBE_SHARE = 10
@@ -221,7 +223,7 @@ class Desk:
     def may_serve(self, peer: Peer) -> bool:
         """D-8.1 and D-8.2: an attached voter with room in its hands, and a run that goes on."""
         co = self.co
-        if peer.phase != PeerPhase.VOTER or not peer.attached or co.stopping or co.save_issued:
+        if peer.phase != VOTER or not peer.attached or co.stopping or co.save_issued:
             return False
         held = co.book.ranks.get(peer.rank)
         if held is None or not held.plans:
