@@ -192,7 +192,7 @@ def fenced(co: Coordinator, peer: Attachment, why: str, *, ends: bool = False) -
 
 def detached(co: Coordinator) -> list[Peer]:
     """Who is without a link, and awaited: nobody, as a rule."""
-    return [peer for rank in co.alive if (peer := co.peers[rank]).detached_at is not None]
+    return [peer for peer in map(co.peers.__getitem__, co.alive) if peer.detached_at is not None]
 
 
 def expire(co: Coordinator) -> None:

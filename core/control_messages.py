@@ -49,16 +49,17 @@ class Control(Message):
 
 @functools.cache
 def stamper(kind: type[Control], own: tuple[str, ...] = ()) -> Callable[..., Control]:
-    """A function of `like`, rank, incarnation, control_seq, report_seq and the fields named in `own`: a message that
-    says what `like` says, to that rank, but for its own fields.
+    """A function of `like`, rank, incarnation, control_seq, report_seq and a tuple of the fields named in `own`: a
+    message that says what `like` says, to that rank, but for its own fields.
 
     Most of what a cohort is told it is told alike. A copy that is written out field by field costs a third of what the
     constructor does, which has to sort out each time which of its arguments is which.
     """
-    given = ("rank", "incarnation", "control_seq", "report_seq", *own)
-    names = [field.name for field in attrs.fields(kind)]
-    copied = [f"    made.{name} = {name if name in given else f'like.{name}'}\n" for name in names]
-    source = f"def stamped(like, {', '.join(given)}):\n    made = new(kind)\n{''.join(copied)}    return made\n"
+    stamp = ("rank", "incarnation", "control_seq", "report_seq")
+    names = [field.name for field in attrs.fields(kind) if field.name not in own]
+    copied = [f"    made.{name} = {name if name in stamp else f'like.{name}'}\n" for name in names]
+    copied += [f"    {''.join(f'made.{name}, ' for name in own)}= row\n"] if own else []
+    source = f"def stamped(like, {', '.join(stamp)}, row=()):\n    made = new(kind)\n{''.join(copied)}    return made\n"
     known: dict[str, Any] = {"kind": kind, "new": object.__new__}
     exec(source, known)
     stamped: Callable[..., Control] = known["stamped"]

@@ -428,7 +428,7 @@ class Coordinator:
             peer = self.peers[rank]
             if peer.attached or peer.detached_at is not None:
                 number = peer.control_seq + 1
-                self._post(peer, stamped(like, rank, peer.incarnation, number, peer.report_seq, *row), size, plan)
+                self._post(peer, stamped(like, rank, peer.incarnation, number, peer.report_seq, row), size, plan)
 
     def _post(self, peer: Peer, message: m.Control, size: int, plan: m.Plan | None = None) -> None:
         """What every message goes through; `plan` is the one in it, if there is one (N-10)."""

@@ -129,7 +129,7 @@ def _least(co: Coordinator) -> float:
 
 def waiting_steps(co: Coordinator) -> list[Peer]:
     """Voters below quota while another voter waits for them (M-16); nobody while all of them train."""
-    owing = [co.peers[rank] for rank in co.voters if not co.peers[rank].satisfied]
+    owing = [peer for peer in map(co.peers.__getitem__, co.voters) if not peer.satisfied]
     return owing if len(owing) < len(co.voters) else []
 
 

@@ -174,8 +174,8 @@ class Retained:
             size = weight(message)
         kept = self.kept
         kept.append((number, size, message))
-        self.bytes += size
-        return len(kept) > MOST_MESSAGES or self.bytes > MOST_BYTES
+        self.bytes = held = self.bytes + size
+        return held > MOST_BYTES or len(kept) > MOST_MESSAGES
 
     def release(self, confirmed: int) -> None:
         """Everything up to this number has arrived."""

@@ -70,7 +70,6 @@ class _Epoch:
 
     def of(self, rank: int, window: int) -> Segments:
         """What this rank is told, for a window of so many batches."""
-        own = tuple([self._picks(first, count) for first, count in self._own.get(rank, ()) if count])
         place = self._places.get(rank, MOST_OTHERS)
         others = self._others.get((window, place))
         if others is None:
@@ -78,7 +77,7 @@ class _Epoch:
                 self._picks(first + count - min(window, count), min(window, count))
                 for count, _, first in (*self._largest[:place], *self._largest[place + 1 :])
             ])  # fmt: skip
-        return own + others
+        return (*[self._picks(first, count) for first, count in self._own.get(rank, ()) if count], *others)
 
     def _picks(self, first: int, count: int) -> tuple[int, int]:
         """Batches as offset and size in picks; the last batch of an epoch may be short (D-3)."""

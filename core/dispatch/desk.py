@@ -7,6 +7,7 @@ a promise that can be broken: a plan whose message is lost is rolled back as if 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import attrs
 
 from ..effects import Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
-from ..phases import PeerPhase, RunPhase
+from ..phases import VOTER, RunPhase
 from ..values import state, value
 from .advisory import advise
 from .pool import Pool, Range
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Desk"]
 
-VOTER = PeerPhase.VOTER
-"""Asked for with every chunk; see `phases.py`."""
 ASYNC_PLANS = 2
 """Async keeps one plan running and one in the mailbox (D-15)."""
 PROBE_SHARE = 10
@@ -98,6 +97,11 @@ class Desk:
         co = self.co
         if not co.config.is_progressive:
             return co.book.total(min(co.book.first_live, co.book.num_epochs - 1))
+        return self._left(rank)
+
+    def _left(self, rank: int) -> int:
+        """The same where plans are handed out one by one."""
+        co = self.co
         if co.config.policy != "async":
             limit = self.quota(rank)
         else:
@@ -113,8 +117,8 @@ class Desk:
         return [epoch for epoch in range(first, first + ahead + 1) if epoch < self.co.book.num_epochs]
 
     def size(self, rank: int, pool: Pool) -> int:
-        """Batches of the next chunk (D-6)."""
-        co, rem, left = self.co, pool.free, self.left(rank)
+        """Batches of the next chunk (D-6), where they are handed out one by one."""
+        co, rem, left = self.co, pool.free, self._left(rank)
         if rem == 0 or left == 0:
             return 0
         counts = co.balancer.counts
@@ -223,12 +227,11 @@ class Desk:
     def may_serve(self, peer: Peer) -> bool:
         """D-8.1 and D-8.2: an attached voter with room in its hands, and a run that goes on."""
         co = self.co
-        if peer.phase != VOTER or not peer.attached or co.stopping or co.save_issued:
-            return False
         held = co.book.ranks.get(peer.rank)
-        if held is None or not held.plans:
-            return True
-        return co.config.policy == "async" and len(held.plans) < ASYNC_PLANS
+        # Asked first, because whoever is asked about all voters hears it of most.
+        if held is not None and held.plans and (co.config.policy != "async" or len(held.plans) >= ASYNC_PLANS):
+            return False
+        return peer.phase == VOTER and peer.attached and not (co.stopping or co.save_issued)
 
     def dispatch_next(self, rank: int) -> bool:
         """Give a rank its next chunk, if it may have one (D-8)."""
@@ -425,6 +428,8 @@ class Desk:
     def limit_lead(self) -> bool:
         """G-8: park who is more than D steps ahead of the slowest rank that still has work. Whether anyone was."""
         co, parked = self.co, False
+        if co.park_above == math.inf:
+            return False
         release = co.cycle.number if co.cycle.pending else co.cycle.number + 1
         for rank in co.voters:
             peer = co.peers[rank]
