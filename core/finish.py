@@ -9,7 +9,7 @@ or policy that raises is alerted and read as Stable; every later step still runs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -169,7 +169,7 @@ def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
 
 
 def _by_rank(facts: Mapping[int, Any]) -> dict[str, Any]:
-    return {str(rank): fact for rank, fact in facts.items()}
+    return dict(zip(map(str, facts), facts.values(), strict=True))
 
 
 def _cycle_facts(
@@ -266,7 +266,7 @@ def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal]
     plans = {} if co.stopping else co.desk.compose()
     usual = m.Outcome.MERGED if realized else m.Outcome.UNREALIZED
     outcomes = dict.fromkeys(refused, m.Outcome.REFUSED) | dict.fromkeys(cycle.observers, m.Outcome.OBSERVER)
-    own = {
+    own: dict[str, Sequence[Any]] = {
         "outcome": [outcomes.get(rank, usual) for rank in co.voters],
         "merged_steps": [merged.get(rank, 0) for rank in co.voters],
         "next_plan": [plans.get(rank) for rank in co.voters],

@@ -49,7 +49,8 @@ def weight(message: Any) -> int:
 def weights(like: Any, own: Mapping[str, Sequence[Any]]) -> list[int]:
     """What several messages weigh that differ from `like` in these fields only: for each a value per message, and at
     least one field. What they have in common is measured once."""
-    measures = _fields(type(like))
+    kind: Any = type(like)
+    measures = _fields(kind)
     looked_at = [(name, measure) for name in own if callable(measure := measures[name])]
     common = weight(like) - sum(measure(getattr(like, name)) for name, measure in looked_at)
     sizes = [common] * len(next(iter(own.values())))

@@ -97,11 +97,6 @@ class Desk:
         co = self.co
         if not co.config.is_progressive:
             return co.book.total(min(co.book.first_live, co.book.num_epochs - 1))
-        return self._left(rank)
-
-    def _left(self, rank: int) -> int:
-        """The same where plans are handed out one by one."""
-        co = self.co
         if co.config.policy != "async":
             limit = self.quota(rank)
         else:
@@ -117,8 +112,8 @@ class Desk:
         return [epoch for epoch in range(first, first + ahead + 1) if epoch < self.co.book.num_epochs]
 
     def size(self, rank: int, pool: Pool) -> int:
-        """Batches of the next chunk (D-6), where they are handed out one by one."""
-        co, rem, left = self.co, pool.free, self._left(rank)
+        """Batches of the next chunk (D-6)."""
+        co, rem, left = self.co, pool.free, self.left(rank)
         if rem == 0 or left == 0:
             return 0
         counts = co.balancer.counts
@@ -131,7 +126,8 @@ class Desk:
             size = max(co.config.min_chunk, probe)
         else:
             size = max(-(-rem * counts[rank] // self.whole), co.config.min_chunk)
-        return min(size, rem, left)
+        size = rem if rem < size else size  # `min` of three takes as long as all else here
+        return left if left < size else size
 
     def quiesced(self, rank: int) -> bool:
         """Nothing in flight and no work it could be given (G-4)."""

@@ -73,7 +73,8 @@ class Slice:
         The very last batch of an epoch is short if the epoch does not drop it (D-3).
         """
         offset = self.first * batch_size
-        return offset, min(self.end * batch_size, length) - offset
+        end = offset + self.count * batch_size
+        return offset, (end if end < length else length) - offset
 
 
 @value
@@ -229,7 +230,8 @@ class Pool:
         if span is None or span.front == span.tail:
             return None
         first, count = span.front, span.tail - span.front
-        count = min(most, count)
+        if most < count:
+            count = most
         span.front = first + count
         return Taken(Slice(self.epoch, first, count), OWN_SPAN, rank)
 
