@@ -352,7 +352,7 @@ class Coordinator:
             if counted != (self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window):
                 gates.count_gate(self)
             again = self.lost or self.condemned or self.urgent or self.returned or self.sessions.due()
-            if not (again or self._gate_opened()):
+            if not (again or self._gate_opened() or gates.lead_exceeded(self)):
                 break
         else:
             raise InvariantError(f"a pass did not come to rest in {PASS_LIMIT} rounds")

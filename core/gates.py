@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["cadence_of", "ceiling", "count_gate", "judge", "met", "note_satisfied", "plan_ended"]
+__all__ = ["cadence_of", "ceiling", "count_gate", "judge", "lead_exceeded", "met", "note_satisfied", "plan_ended"]
 
 
 def judge(co: Coordinator) -> None:
@@ -49,6 +49,15 @@ def judge(co: Coordinator) -> None:
         co.cycle_engine.fire(co.cycle, "Ceiling", None)
     if co.cycle.phase == CyclePhase.IDLE:
         co.cycle_engine.fire(co.cycle, "Judge", None)
+
+
+def lead_exceeded(co: Coordinator) -> bool:
+    """Whether a rank is to be parked that was not when the lead limit was judged: a finish comes later in a pass, and
+    an async rank carries steps over it. No report that follows would have to be one that takes the pass (C-4)."""
+    if co.config.max_batch_diff is None or co.run.phase != RunPhase.TRAINING:
+        return False
+    count_gate(co)
+    return bool(co.desk.leading())
 
 
 def met(co: Coordinator, peer: Peer) -> tuple[bool, bool]:
@@ -96,11 +105,13 @@ def plan_ended(co: Coordinator, peer: Peer) -> None:
 
 
 def note_satisfied(co: Coordinator, peer: Peer) -> None:
-    """The gate waits for this rank no longer (G-1); from the first one on, for the others (M-16)."""
+    """The gate waits for this rank no longer (G-1); from the first one on, for the others (M-16): then their patience
+    with them begins, and its end is a deadline as any other (C-4)."""
     peer.satisfied = True
     co.short -= 1
     if co.cycle.waiting_since is None:
         co.cycle.waiting_since = co.now
+        co.deadline = min(co.deadline, ladder.next_due(co))
 
 
 def ceiling(co: Coordinator) -> float | None:

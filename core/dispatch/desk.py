@@ -421,16 +421,21 @@ class Desk:
 
     # --- lead limit ----------------------------------------------------------------------------------------------
 
-    def limit_lead(self) -> bool:
-        """G-8: park who is more than D steps ahead of the slowest rank that still has work. Whether anyone was."""
-        co, parked = self.co, False
+    def leading(self) -> list[int]:
+        """G-8: who is more than D steps ahead of the slowest rank that still has work, and is not parked yet."""
+        co = self.co
         if co.park_above == math.inf:
-            return False
+            return []
+        far = [rank for rank in co.voters if (peer := co.peers[rank]).steps > co.park_above and peer.throttled is None]
+        return [rank for rank in far if co.book.holdings(rank).plans]
+
+    def limit_lead(self) -> bool:
+        """G-8: park them. Whether anyone was."""
+        co, leading = self.co, self.leading()
         release = co.cycle.number if co.cycle.pending else co.cycle.number + 1
-        for rank in co.voters:
+        for rank in leading:
             peer = co.peers[rank]
-            if peer.steps > co.park_above and peer.throttled is None and co.book.holdings(rank).plans:
-                parked, peer.throttled = True, ThrottleReason.LEAD
-                co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - co.low}))
-                co.send(peer, Throttle, cycle=release, reason=ThrottleReason.LEAD)
-        return parked
+            peer.throttled = ThrottleReason.LEAD
+            co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - co.low}))
+            co.send(peer, Throttle, cycle=release, reason=ThrottleReason.LEAD)
+        return bool(leading)

@@ -100,6 +100,10 @@ class Storm:
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
         self.clockwork.at(self.clockwork.now + seconds, call)
 
+    def _next_thing(self, call: Callable[[], None]) -> None:
+        """A site strikes right after what is happening, unless all faults have stopped by then."""
+        self._later(0.0, lambda: None if self.over else call())
+
     def _duration(self) -> float:
         return self._dice.long_tail(self._staleness_s / 4, self._staleness_s * LONGEST)
 
@@ -263,9 +267,9 @@ class Storm:
         cycle = self.world.co.cycle
         if kind == "report" and cycle.pending and cycle.number > 0:
             if cycle.owing == 1 and self.site("the coordinator dies in a finish"):
-                self._later(0.0, lambda: self._die_within(1 + self._dice.below(20)))
+                self._next_thing(lambda: self._die_within(1 + self._dice.below(20)))
             elif self.site("the coordinator dies in a cycle"):
-                self._later(0.0, lambda: self._die_within(0))
+                self._next_thing(lambda: self._die_within(0))
 
     def _die_within(self, effects: int) -> None:
         if not self.world.over:
@@ -289,11 +293,11 @@ class Storm:
         if what is not None and self.site(what[0]):
             process = self.world.processes[number]
             if process.alive and what[1] == "crash":
-                self._later(0.0, lambda: self.kill(process) if process.alive else None)
+                self._next_thing(lambda: self.kill(process) if process.alive else None)
             elif process.alive and what[1] == "cleanly":
-                self._later(0.0, lambda: self._do("crash", number))
+                self._next_thing(lambda: self._do("crash", number))
             elif process.alive:
-                self._later(0.0, lambda: self._do(what[1], number))
+                self._next_thing(lambda: self._do(what[1], number))
 
 
 def _one(kind: str) -> float:

@@ -87,6 +87,14 @@ class Watch:
                 self._process(turn)
         self.due = math.inf if due is None else due
 
+    def forget(self, alive: Iterable[Life]) -> None:
+        """The coordinator is back without the end of its journal (M-45): it may say other things under the numbers that
+        are lost, lives that ended there go on, and the cycle that is open is one that was seen before."""
+        self.said.clear()
+        self.words.clear()
+        self.ended.difference_update(alive)
+        self.cycle, self.since = None, -math.inf
+
     # --- the coordinator -------------------------------------------------------------------------------------------
 
     def _coordinator(self, event: Any, effects: tuple[Any, ...], now: float) -> None:

@@ -171,8 +171,8 @@ class World:
     # --- making it happen ------------------------------------------------------------------------------------------
 
     def do(self, action: Action, at: float | None = None, *, sure: bool = False) -> Step:
-        """Make it happen, at second `at` or now. Raises `Violation` when an invariant breaks, `LocalProtocolError` for
-        an action that cannot happen now or a time that lies back. `sure`: the caller has seen that it can happen."""
+        """Make it happen, at second `at` or now. `Violation`: an invariant breaks; `LocalProtocolError`: it cannot
+        happen now, or the time lies back. `sure`: the caller has seen that it can happen."""
         if at is not None:
             if at < self.now:
                 raise LocalProtocolError(f"{action} at {at} lies before {self.now}; actions come in the order of time")

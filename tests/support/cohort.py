@@ -27,10 +27,8 @@ from paceline.core.worker import Worker, WorkerSettings
 from .ghost import Ghost, check_books
 
 SCHEMA = Schema(entries=(SchemaEntry(name="w", cls=EntryClass.PARAM, shape=(2,), dtype="float32"),))
-STEP_S = 0.01
 DIGEST = b"d" * 16
 COUNTING = (WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
-"""Phases in which the steps of a rank are those that its coordinator knows (I45)."""
 MOST_ACTIONS = 60_000
 """Actions of a run; one that needs more does not end."""
 
@@ -99,8 +97,7 @@ class Cohort:
     run before; everything else in `knobs` goes into the config. `ambiguous`: whose steps a consensus has is unknown."""
 
     ambiguous = False
-    step_s = STEP_S
-    """Seconds of a step, in which the time of everybody goes on."""
+    step_s = 0.01  # seconds of a step
 
     def __init__(self, *, ranks: int = 2, samples: int = 60, engine: str = "compiled", guard: Any = None,
                  callbacks: tuple[str, ...] = (), resume: Any = None, **knobs: Any) -> None:  # fmt: skip
@@ -252,8 +249,7 @@ class Cohort:
 
     def enabled(self) -> list[tuple[str, int]]:
         """Lanes first, then averager and training processes; time passes only when nothing else can happen."""
-        actions: list[tuple[str, int]] = []
-        steps: list[tuple[str, int]] = []
+        actions, steps = list[tuple[str, int]](), list[tuple[str, int]]()
         for rank, node in sorted(self.nodes.items()):
             if node.frozen:
                 continue

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from paceline.core import events as ev
@@ -107,8 +107,16 @@ def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: byte
     assert runs[0].co.snapshot() == runs[1].co.snapshot()
 
 
+PATIENCE_BEGINS = {
+    "policy": "cadence", "ranks": 2, "num_epochs": 1, "batch_size": 1, "samples": 20, "anchor": 2, "join_patience": 1,
+    "laggards": "wait", "max_batch_diff": None,
+}  # fmt: skip
+"""Found by this property: the others began to wait for a rank with a step that took no pass, and no deadline was set."""
+
+
 @settings(max_examples=35, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(knobs(), SCHEDULES, faults(ALL))
+@example(PATIENCE_BEGINS, b"", [Fault(23, "freeze", 0, 0)])
 def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """C-4: the whole pass after every event gives the same effects."""
     made["beacon_s"] = 1e6  # as in the cohort that only shrinks
