@@ -37,6 +37,8 @@ from .cadence_inputs import (
     Verdict,
     WindowReport,
     hardware_anchor,
+    largest_of,
+    measurement,
     select_feed,
 )
 from .values import rha, state
@@ -255,7 +257,7 @@ class Balancer:
         """
         if not self.growth_applies or not self.growth_enabled or self.cap_binding:
             return None
-        fixed = _measured(report.reduce_ms) + _measured(report.fill_ms.get(anchor_rank, 0.0))
+        fixed = measurement(report.reduce_ms) + measurement(report.fill_ms.get(anchor_rank, 0.0))
         overhead = fixed / (self.anchor * marginal + fixed)
         early = self.phase < CadencePhase.STABLE
         fire_at = self.overhead_target * (EARLY_GROWTH_FACTOR if early else 1.0)
@@ -303,9 +305,9 @@ class Balancer:
         counts = {rank: max(1, math.floor(count * scale)) for rank, count in counts.items()}
         left = self.cap - sum(counts.values())
         if left > 0:
-            counts[_largest(counts)] += left
+            counts[largest_of(counts)] += left
         for _ in range(-left):
-            largest = _largest(counts)
+            largest = largest_of(counts)
             if counts[largest] == 1:
                 break
             counts[largest] -= 1
@@ -376,7 +378,7 @@ class Balancer:
         dropped, as is any time before calibration. Call it before the `report` of the same cycle.
         """
         floor = max(SLACK_FLOOR_SHARE * self.anchor_wall_ms, SLACK_FLOOR_MS)
-        if self.calibrated and _measured(ms) >= floor:
+        if self.calibrated and measurement(ms) >= floor:
             self._slack_ms[rank] = self._slack_ms.get(rank, 0.0) + ms
 
     def overshoot(self, rank: int, reduce_ms: float | None, max_overshoot: int | str) -> int:
@@ -388,7 +390,7 @@ class Balancer:
         steps = INITIAL_OVERSHOOT
         if reduce_ms is not None:
             reading = self.ms(rank)
-            needed = _measured(reduce_ms) / reading if reading > 0 else INITIAL_OVERSHOOT
+            needed = measurement(reduce_ms) / reading if reading > 0 else INITIAL_OVERSHOOT
             steps = max(1, math.ceil(min(needed, self.counts[rank])))
             if self.overshoot_suppressed:
                 steps = min(steps, self.overshoots.get(rank, INITIAL_OVERSHOOT))
@@ -440,7 +442,7 @@ class Balancer:
 
     def _hints(self, ratios: Mapping[int, float] | None) -> dict[int, float]:
         given = ratios or {}
-        return {rank: given[rank] for rank in self.ranks if _measured(given.get(rank, 0.0)) > 0}
+        return {rank: given[rank] for rank in self.ranks if measurement(given.get(rank, 0.0)) > 0}
 
     # --- resume ---------------------------------------------------------------------------------------------------
 
@@ -476,16 +478,6 @@ class Balancer:
 
 
 # --- functions -------------------------------------------------------------------------------------------------
-
-
-def _measured(number: float) -> float:
-    """`number` if it can be a measurement, else 0."""
-    return number if math.isfinite(number) and number > 0 else 0.0
-
-
-def _largest(counts: Mapping[int, int]) -> int:
-    """The rank with the largest count, the highest among equals."""
-    return max(counts, key=lambda rank: (counts[rank], rank))
 
 
 def _readable(saved: Mapping[str, Any], ranks: list[int]) -> bool:
