@@ -154,17 +154,19 @@ class Actions:
             return True
         if last not in co.book.pools:
             return False
-        whole = sum(co.balancer.counts[rank] for rank in co.voters)
-        return self._outstanding(last) < whole + len(co.voters)
+        whole = sum([co.balancer.counts[rank] for rank in co.voters])
+        return self._fewer_left(last, whole + len(co.voters))
 
     def _trained(self, epoch: int) -> bool:
         """Whether nothing of an epoch is free or in flight (K-2). Under async its last batches may have been merged by
         the cycle before, so that it is closed already: then it is due late rather than never."""
-        return epoch < self.co.book.first_live or (epoch in self.co.book.pools and not self._outstanding(epoch))
+        return epoch < self.co.book.first_live or (epoch in self.co.book.pools and self._fewer_left(epoch, 1))
 
-    def _outstanding(self, epoch: int) -> int:
-        """Batches of an open epoch that are free or in flight: nobody has trained them yet."""
-        return self.co.book.pools[epoch].free + self.co.book.in_flight(epoch)
+    def _fewer_left(self, epoch: int, limit: int) -> bool:
+        """Whether fewer batches of an open epoch than that are free or in flight: nobody has trained those yet. Most
+        of the time the free ones, which are counted, answer it alone."""
+        free = self.co.book.pools[epoch].free
+        return free < limit and free + self.co.book.in_flight(epoch) < limit
 
     def _arm_bundle(self, cycle: int, tail: bool) -> None:
         co = self.co
@@ -259,7 +261,7 @@ class Actions:
         """B-14: before the window that is the last of its epoch, give the holders time for what fires at its end."""
         co = self.co
         pool = co.book.pools.get(co.book.first_live)
-        whole = sum(co.balancer.counts[rank] for rank in co.voters)
+        whole = sum([co.balancer.counts[rank] for rank in co.voters])
         if pool is None or not co.balancer.calibrated or not 1 <= pool.free <= whole:
             return
         config, after = co.config, co.book.first_live + 1

@@ -98,12 +98,6 @@ class Attachment:
             "rank": self.rank, "incarnation": self.incarnation, "cause": cause, "until": self.return_until,
         }))  # fmt: skip
 
-    def keep(self, number: int, message: m.Control, size: int) -> None:
-        """N-9: kept until it is confirmed. A rank that confirms nothing for so long has ended."""
-        self.retained.append(number, message, size)
-        if self.retained.overfull:
-            self.co.lose(self.rank, f"overflow: {len(self.retained)} messages are not confirmed")
-
     # --- guards --------------------------------------------------------------------------------------------------
 
     def other_link(self, event: LinkLost | SendFailed) -> bool:
@@ -198,7 +192,7 @@ def fenced(co: Coordinator, peer: Attachment, why: str, *, ends: bool = False) -
 
 def detached(co: Coordinator) -> list[Peer]:
     """Who is without a link, and awaited: nobody, as a rule."""
-    return [peer for rank in co.alive if (peer := co.peers[rank]).detached_at is not None]
+    return [peer for peer in map(co.peers.__getitem__, co.alive) if peer.detached_at is not None]
 
 
 def expire(co: Coordinator) -> None:

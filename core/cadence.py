@@ -37,6 +37,8 @@ from .cadence_inputs import (
     Verdict,
     WindowReport,
     hardware_anchor,
+    largest_of,
+    measurement,
     select_feed,
 )
 from .values import rha, state
@@ -196,43 +198,48 @@ class Balancer:
         if self.anchor_rank not in self.voters:
             # An excluded rank sends no reading and counts no miss: kept, its pin would freeze the phases.
             self.anchor_rank = None
+        readings = self._readings()
         if self.anchor_rank is None or self.phase >= CadencePhase.STABLE:
-            self.anchor_rank = self._elect()
-        slow = self._anchor_reading()
+            self.anchor_rank = self._elect(readings)
+        slow = self._anchor_reading(readings)
         if self.anchor_rank is None or slow <= 0:
             return
         if self.phase >= CadencePhase.WARMUP:
             # The first report never proposes: its reduce contains the forming of the cohort (B-10).
             self.proposal = self._propose(report, self.anchor_rank, slow)
-        self._recount(slow)
+        self._recount(slow, readings)
         self._shares = [*self._shares[1 - SHARE_WINDOW :], {rank: self.counts[rank] for rank in self.voters}]
         self.calibrations += 1
         if self.phase < CadencePhase.MATURE and self.calibrations >= PHASE_STARTS[CadencePhase(self.phase + 1)]:
             self.phase = CadencePhase(self.phase + 1)
 
     def _take_readings(self, feed: Mapping[int, tuple[float, int]]) -> None:
+        windows, misses = self._windows, self._misses
         for rank, (cost, batches) in feed.items():
             reading = cost / batches if batches > 0 and math.isfinite(cost) else 0.0
             if reading > 0:
-                self._windows[rank] = [*self._windows[rank][1 - TRUST_WINDOW :], reading]
-                self._misses[rank] = 0
+                windows[rank] = [*windows[rank][1 - TRUST_WINDOW :], reading]
+                misses[rank] = 0
                 continue
             self._misses[rank] += 1
             if self._misses[rank] >= MISS_LIMIT:
                 self._windows[rank] = []
 
-    def _anchor_reading(self) -> float:
+    def _readings(self) -> dict[int, float]:
+        """The reading of each voter, for all that asks for them within one call."""
+        return dict(zip(self.voters, map(self.ms, self.voters), strict=True))
+
+    def _anchor_reading(self, readings: Mapping[int, float]) -> float:
         """The anchor rank's reading; a pinned one that never reports is replaced first (B-4 step 3)."""
-        if self.anchor_rank is not None and self.ms(self.anchor_rank) <= 0:
+        if self.anchor_rank is not None and readings[self.anchor_rank] <= 0:
             if self._misses[self.anchor_rank] < MISS_LIMIT:
                 return 0.0
-            self.anchor_rank = self._elect()
-        return 0.0 if self.anchor_rank is None else self.ms(self.anchor_rank)
+            self.anchor_rank = self._elect(readings)
+        return 0.0 if self.anchor_rank is None else readings[self.anchor_rank]
 
-    def _elect(self) -> int | None:
+    def _elect(self, readings: Mapping[int, float]) -> int | None:
         """The anchor rank among the slowest voters (B-5); the holder stays unless it is clearly dominated, so that
         two equal cards do not swap the role on every reading."""
-        readings = {rank: self.ms(rank) for rank in self.voters}
         floor = (1 - COHORT_BAND) * max(readings.values(), default=0.0)
         cohort = [rank for rank, reading in readings.items() if reading > 0 and reading >= floor]
         if len(cohort) <= 1:
@@ -250,7 +257,7 @@ class Balancer:
         """
         if not self.growth_applies or not self.growth_enabled or self.cap_binding:
             return None
-        fixed = _measured(report.reduce_ms) + _measured(report.fill_ms.get(anchor_rank, 0.0))
+        fixed = measurement(report.reduce_ms) + measurement(report.fill_ms.get(anchor_rank, 0.0))
         overhead = fixed / (self.anchor * marginal + fixed)
         early = self.phase < CadencePhase.STABLE
         fire_at = self.overhead_target * (EARLY_GROWTH_FACTOR if early else 1.0)
@@ -262,18 +269,19 @@ class Balancer:
 
     # --- counting -------------------------------------------------------------------------------------------------
 
-    def _recount(self, slow: float) -> None:
+    def _recount(self, slow: float, readings: Mapping[int, float]) -> None:
         """Steps per window of each voter, for the anchor in force (B-7). Staged slack is consumed exactly once."""
-        for rank in self.voters:
-            reading = self.ms(rank)
+        for rank, reading in readings.items():
             base, back = self.anchor, 0
             if reading > 0:
                 if abs(reading - slow) >= SAME_SPEED_MS:
                     base = max(1, rha(self.anchor * min(slow / reading, MAX_SPEED_RATIO)))
                 # More slack than the whole count changes nothing further; `min` keeps the ceiling finite.
-                slack = self._slack_ms.get(rank, 0.0)
+                slack = self._slack_ms.get(rank) if self._slack_ms else None
                 back = math.ceil(min(slack / reading, base)) if slack else 0
-            self._retarget(rank, max(1, base - back), forced=back > 0)
+            target = base - back if base > back else 1
+            if target != self.counts[rank]:  # in a steady run hardly any is
+                self._retarget(rank, target, forced=back > 0)
         self._fit_cap()
         self._slack_ms = {}
 
@@ -297,9 +305,9 @@ class Balancer:
         counts = {rank: max(1, math.floor(count * scale)) for rank, count in counts.items()}
         left = self.cap - sum(counts.values())
         if left > 0:
-            counts[_largest(counts)] += left
+            counts[largest_of(counts)] += left
         for _ in range(-left):
-            largest = _largest(counts)
+            largest = largest_of(counts)
             if counts[largest] == 1:
                 break
             counts[largest] -= 1
@@ -332,13 +340,13 @@ class Balancer:
             self.growth_enabled = True
         if self.proposal is not None:
             self.anchor, self.proposal = self.proposal, None
-            self._recount(self._slow_ms())
+            self._recount(self._slow_ms(), self._readings())
         if self._nudged:
             # Whatever a nudge of this cycle tightened stays tight until the next one (I62).
             return
         if relax_up and self._may_relax():
             self.anchor += 1
-            self._recount(self._slow_ms())
+            self._recount(self._slow_ms(), self._readings())
         self.overshoot_suppressed = False
 
     def _nudge_down(self, factor: float) -> None:
@@ -348,7 +356,7 @@ class Balancer:
         kept = max(NUDGE_MIN, min(factor, NUDGE_MAX))
         # `min_anchor` is ignored on purpose: divergence is a stronger reason than overhead (B-12).
         self.anchor = max(1, min(math.ceil(self.anchor * kept), self.anchor))
-        self._recount(self._slow_ms())
+        self._recount(self._slow_ms(), self._readings())
 
     def _may_relax(self) -> bool:
         """Whether one step more keeps the fastest voter within the lead limit (B-13)."""
@@ -370,7 +378,7 @@ class Balancer:
         dropped, as is any time before calibration. Call it before the `report` of the same cycle.
         """
         floor = max(SLACK_FLOOR_SHARE * self.anchor_wall_ms, SLACK_FLOOR_MS)
-        if self.calibrated and _measured(ms) >= floor:
+        if self.calibrated and measurement(ms) >= floor:
             self._slack_ms[rank] = self._slack_ms.get(rank, 0.0) + ms
 
     def overshoot(self, rank: int, reduce_ms: float | None, max_overshoot: int | str) -> int:
@@ -382,7 +390,7 @@ class Balancer:
         steps = INITIAL_OVERSHOOT
         if reduce_ms is not None:
             reading = self.ms(rank)
-            needed = _measured(reduce_ms) / reading if reading > 0 else INITIAL_OVERSHOOT
+            needed = measurement(reduce_ms) / reading if reading > 0 else INITIAL_OVERSHOOT
             steps = max(1, math.ceil(min(needed, self.counts[rank])))
             if self.overshoot_suppressed:
                 steps = min(steps, self.overshoots.get(rank, INITIAL_OVERSHOOT))
@@ -434,7 +442,7 @@ class Balancer:
 
     def _hints(self, ratios: Mapping[int, float] | None) -> dict[int, float]:
         given = ratios or {}
-        return {rank: given[rank] for rank in self.ranks if _measured(given.get(rank, 0.0)) > 0}
+        return {rank: given[rank] for rank in self.ranks if measurement(given.get(rank, 0.0)) > 0}
 
     # --- resume ---------------------------------------------------------------------------------------------------
 
@@ -470,16 +478,6 @@ class Balancer:
 
 
 # --- functions -------------------------------------------------------------------------------------------------
-
-
-def _measured(number: float) -> float:
-    """`number` if it can be a measurement, else 0."""
-    return number if math.isfinite(number) and number > 0 else 0.0
-
-
-def _largest(counts: Mapping[int, int]) -> int:
-    """The rank with the largest count, the highest among equals."""
-    return max(counts, key=lambda rank: (counts[rank], rank))
 
 
 def _readable(saved: Mapping[str, Any], ranks: list[int]) -> bool:

@@ -22,6 +22,8 @@ __all__ = [
     "WindowReport",
     "callback_cost_ms",
     "hardware_anchor",
+    "largest_of",
+    "measurement",
     "select_feed",
     "window_cap",
 ]
@@ -101,6 +103,16 @@ def select_feed(report: WindowReport, voters: Iterable[int]) -> dict[int, tuple[
 
 def _scale(ms: Mapping[int, float], batches: Mapping[int, int], voters: Iterable[int]) -> dict[int, tuple[float, int]]:
     return {rank: (ms.get(rank, 0.0), batches.get(rank, 0)) for rank in voters}
+
+
+def measurement(number: float) -> float:
+    """`number` if it can be a measurement, else 0."""
+    return number if math.isfinite(number) and number > 0 else 0.0
+
+
+def largest_of(counts: Mapping[int, int]) -> int:
+    """The rank with the largest count, the highest among equals."""
+    return max(counts, key=lambda rank: (counts[rank], rank))
 
 
 def window_cap(picks: int, epoch_splits: int, batch_size: int) -> int | None:

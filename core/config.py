@@ -7,6 +7,7 @@ named. Ranks take every value from `Welcome.config` (V-6), which `welcome()` bui
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -269,7 +270,7 @@ class Config:
         """Whether all ranks average in place, inside one call, instead of shipping copies (C-19)."""
         return self.averager == "collective"
 
-    @property
+    @functools.cached_property  # asked for with every chunk
     def is_progressive(self) -> bool:
         """Whether dispatch streams one chunk per window (G-11)."""
         return self.policy != "sync" if self.progressive is None else self.progressive

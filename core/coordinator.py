@@ -16,7 +16,7 @@ The common event is a `Batch`. It updates counters and ends there unless one of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from . import attachment, gates, ladder, membership, seldom
@@ -49,7 +49,7 @@ from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
-from .retention import weight
+from .retention import weight, weights
 from .roles import Roles
 from .run import Run
 from .schema import Schema
@@ -398,17 +398,11 @@ class Coordinator:
         """One message to one incarnation, stamped, numbered and kept (N-9, M-42); a plan in it is reserved (N-10)."""
         if not peer.reachable:  # nor is who has left or died
             return
-        number = peer.control_seq + 1
-        plan = fields.get("plan") or fields.get("next_plan")
-        if plan is not None:
-            peer.tokens[number] = plan.plan_id
-            if plan.epoch > peer.entered_epoch:
-                self.actions.entered(peer)
         message = kind(
             run_id=self.config.run_id, generation=self.generation, rank=peer.rank, incarnation=peer.incarnation,
-            control_seq=number, report_seq=peer.report_seq, **fields,
+            control_seq=peer.control_seq + 1, report_seq=peer.report_seq, **fields,
         )  # fmt: skip
-        self._post(peer, number, message, weight(message))
+        self._post(peer, message, weight(message), fields.get("plan"))
 
     def tell(self, ranks: Iterable[int], kind: type[m.Control], **fields: Any) -> None:
         """The same to each of these, in this order: as with `send`, but made and weighed once. It carries no plan."""
@@ -416,13 +410,35 @@ class Coordinator:
         size, stamped = weight(like), stamper(like.__class__)  # a stamp is all numbers, and numbers weigh the same
         for rank in ranks:
             peer = self.peers[rank]
-            if peer.reachable:
-                number = peer.control_seq + 1
-                self._post(peer, number, stamped(like, rank, peer.incarnation, number, peer.report_seq), size)
+            if peer.attached or peer.detached_at is not None:  # `reachable`, without the price of a property
+                self._post(peer, stamped(like, rank, peer.incarnation, peer.control_seq + 1, peer.report_seq), size)
 
-    def _post(self, peer: Peer, number: int, message: m.Control, size: int) -> None:
-        peer.control_seq = number
-        peer.keep(number, message, size)
+    def tell_each(self, ranks: Sequence[int], kind: type[m.Control], own: Mapping[str, Sequence[Any]],
+                  **fields: Any) -> None:  # fmt: skip
+        """As `tell`, but for what is each rank's own: for each field in `own` a value per rank. A `next_plan` among
+        them is reserved."""
+        rows = list(zip(*own.values(), strict=True))
+        if not rows:
+            return
+        names, plans = tuple(own), own.get("next_plan") or [None] * len(rows)
+        like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields,
+                         **dict(zip(names, rows[0], strict=True)))  # fmt: skip
+        sizes, stamped = weights(like, own), stamper(like.__class__, names)
+        for rank, row, size, plan in zip(ranks, rows, sizes, plans, strict=True):
+            peer = self.peers[rank]
+            if peer.attached or peer.detached_at is not None:
+                number = peer.control_seq + 1
+                self._post(peer, stamped(like, rank, peer.incarnation, number, peer.report_seq, row), size, plan)
+
+    def _post(self, peer: Peer, message: m.Control, size: int, plan: m.Plan | None = None) -> None:
+        """What every message goes through; `plan` is the one in it, if there is one (N-10)."""
+        number = peer.control_seq = message.control_seq
+        if plan is not None:
+            peer.tokens[number] = plan.plan_id
+            if plan.epoch > peer.entered_epoch:
+                self.actions.entered(peer)
+        if peer.retained.append(number, message, size):  # N-9: a rank that confirms nothing for so long has ended
+            self.lose(peer.rank, f"overflow: {len(peer.retained)} messages are not confirmed")
         if peer.attached:
             rank, incarnation = peer.rank, peer.incarnation
             self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))

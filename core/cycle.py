@@ -78,6 +78,13 @@ class Cycle(Again):
         gated = among(rank, self.members) or among(rank, self.awaited) or self.forming
         return self.pending and gated and rank not in self.gone and not self.co.peers[rank].acked
 
+    def debtors(self) -> list[int]:
+        """All whom the finalize gate waits for (`owes`), ascending."""
+        if not self.pending:
+            return []
+        asked = {*(self.participants if self.forming else (*self.members, *self.awaited))}.difference(self.gone)
+        return [rank for rank in self.participants if rank in asked and not self.co.peers[rank].acked]
+
     def takes_part(self, rank: int) -> bool:
         """Whether this life of the rank was asked in this cycle and has not left it (C-6, M-14)."""
         return among(rank, self.participants) and rank not in self.gone
@@ -123,7 +130,7 @@ class Cycle(Again):
 
     def only_joiners_owe(self, event: object) -> bool:
         """Every member has acknowledged; only joiners that were given their time hold the cycle (M-26)."""
-        owing = [rank for rank in self.participants if self.owes(rank)]
+        owing = self.debtors()
         return bool(owing) and not self.forming and all(among(rank, self.awaited) for rank in owing)
 
     def founded(self, event: m.SyncAck) -> bool:
@@ -201,8 +208,9 @@ class Cycle(Again):
         self.awaited = tuple(rank for rank in self.observers if co.peers[rank].missed >= patience)
         self.gone = ()
         self.participants = tuple(sorted((*self.members, *self.observers)))
+        first = self.first_stage
         for rank in self.participants:
-            co.peers[rank].open_slots()
+            co.peers[rank].open_slots(first)
         self._open()
         self.ask(self.participants)
         if not co.config.is_progressive and not self.forming and not co.config.is_collective:
@@ -214,11 +222,12 @@ class Cycle(Again):
         self.pending_since = co.now
         co.emit(Emit("AverageStart", {"cycle": self.number, "members": list(self.participants)}))
         if not self.forming:
-            co.emit(Emit("Idle", {"cycle": self.number, "ms": {str(r): self._idle_ms(r) for r in self.members}}))
+            co.emit(Emit("Idle", {"cycle": self.number, "ms": self._idle_ms()}))
 
-    def _idle_ms(self, rank: int) -> float:
-        """How long a rank has shown no training, within this window (O-5)."""
-        return (self.co.now - max(self.idle_since, self.co.peers[rank].last_progress)) * 1000
+    def _idle_ms(self) -> dict[str, float]:
+        """How long each member has shown no training, within this window (O-5)."""
+        now, begun, peers = self.co.now, self.idle_since, self.co.peers
+        return {str(rank): (now - max(begun, peers[rank].last_progress)) * 1000 for rank in self.members}
 
     @property
     def first_stage(self) -> Stage:
@@ -230,7 +239,7 @@ class Cycle(Again):
         self.reduced = self.post_norms = self.total_steps = None
         self.doubtful = ()
         gated = self.participants if self.forming else (*self.members, *self.awaited)
-        self.owing = sum(1 for rank in gated if not co.peers[rank].acked)
+        self.owing = sum([not co.peers[rank].acked for rank in gated])
         if self.forming:
             source = self.source
             members = tuple((r, co.peers[r].incarnation, 0) for r in self.observers if r == source)
@@ -265,8 +274,8 @@ class Cycle(Again):
                     version=self.version + (0 if self.forming else 1), global_step=self.global_step)  # fmt: skip
             return
         givers = {self.source} if self.forming else set(self.members)
-        for observer, alike in groupby(ranks, lambda rank: rank not in givers):
-            co.tell(alike, m.RequestParams, cycle=self.number, attempt=self.attempt, observer=observer)
+        for gives, alike in groupby(ranks, givers.__contains__):
+            co.tell(alike, m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
 
     # --- evidence ------------------------------------------------------------------------------------------------
 
@@ -353,7 +362,7 @@ class Cycle(Again):
         self._prune()
         come = [r for r in self.co.alive if r not in self.participants and joining.may_observe(self.co.peers[r])]
         for rank in come:
-            self.co.peers[rank].open_slots()
+            self.co.peers[rank].open_slots(self.first_stage)
         self.gone = ()
         self.observers = tuple(sorted((*self.observers, *come)))
         self.participants = tuple(sorted((*self.participants, *come)))

@@ -9,7 +9,7 @@ or policy that raises is alerted and read as Stable; every later step still runs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,8 +19,7 @@ from . import messages as m
 from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 from .effects import Alert, CloseRound, Emit
 from .guard import GuardInput, telemetry
-from .phases import PeerPhase
-from .values import among
+from .phases import VOTER
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -181,7 +180,7 @@ def _cycle_facts(
     losses = [(peer.window.loss_sum, peer.window.loss_count) for peer in peers]
     return {
         "cycle": cycle.number, "attempt": cycle.attempt, "version": cycle.version, "realized": realized,
-        "merged": {str(r): n for r, n in sorted(merged.items())}, "global_step": cycle.global_step,
+        "merged": _by_rank(merged), "global_step": cycle.global_step,
         "reduce_ms": reduce_ms, "anchor": co.balancer.anchor,
         "verdict": None if verdict is None else type(verdict).__name__,
         "counts": dict(zip(names, [co.balancer.counts[rank] for rank in co.voters], strict=True)),
@@ -205,7 +204,8 @@ def _window_report(cycle: Cycle, reduce_ms: float) -> WindowReport:
 
 
 def _guard_input(cycle: Cycle, merged: dict[int, int]) -> GuardInput:
-    peers = {rank: cycle.co.peers[rank] for rank in cycle.members if among(rank, cycle.co.voters)}
+    voters = set(cycle.co.voters)
+    peers = {rank: cycle.co.peers[rank] for rank in cycle.members if rank in voters}
     norms = {rank: peer.pre_norm for rank, peer in peers.items() if peer.pre_norm is not None}
     posts = [peer.post_norm for peer in peers.values() if peer.post_norm is not None]
     return GuardInput(
@@ -221,7 +221,7 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
     covered = co.book.resolve_limbo(merged)
     for rank in cycle.members:
         peer = co.peers[rank]
-        if peer.phase != PeerPhase.VOTER:
+        if peer.phase != VOTER:
             continue
         peer.cycles += 1
         if merged[rank]:
@@ -266,10 +266,13 @@ def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal]
     plans = {} if co.stopping else co.desk.compose()
     usual = m.Outcome.MERGED if realized else m.Outcome.UNREALIZED
     outcomes = dict.fromkeys(refused, m.Outcome.REFUSED) | dict.fromkeys(cycle.observers, m.Outcome.OBSERVER)
-    for rank in co.voters:
-        co.send(co.peers[rank], m.Update, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
-                global_step=cycle.global_step, outcome=outcomes.get(rank, usual), merged_steps=merged.get(rank, 0),
-                next_plan=plans.get(rank))  # fmt: skip
+    own: dict[str, Sequence[Any]] = {
+        "outcome": [outcomes.get(rank, usual) for rank in co.voters],
+        "merged_steps": [merged.get(rank, 0) for rank in co.voters],
+        "next_plan": [plans.get(rank) for rank in co.voters],
+    }
+    co.tell_each(co.voters, m.Update, own, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
+                 global_step=cycle.global_step)  # fmt: skip
     co.tell(co.voters, m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
 
 

@@ -20,6 +20,9 @@ from .phases import CyclePhase, RunPhase
 from .policies import Cadence
 from .schema import dataset_length
 
+LEAD = ThrottleReason.LEAD
+"""Asked for about every rank; see `phases.py`."""
+
 if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
@@ -60,7 +63,7 @@ def lead_exceeded(co: Coordinator) -> bool:
 def met(co: Coordinator, peer: Peer) -> tuple[bool, bool]:
     """Whether a voter is quiesced, and whether the firing gate waits for it no longer (G-1)."""
     quiesced = co.desk.quiesced(peer.rank)
-    return quiesced, quiesced or peer.steps >= peer.quota or peer.throttled == ThrottleReason.LEAD
+    return quiesced, quiesced or peer.steps >= peer.quota or peer.throttled == LEAD
 
 
 def count_gate(co: Coordinator) -> None:
@@ -123,18 +126,20 @@ def ceiling(co: Coordinator) -> float | None:
     # Whoever is below quota keeps the cohort waiting, also where that is all of it: then each waits for all others, and
     # a lone rank for itself. The ladder says nothing then, because nobody has done its part yet; but a run in which
     # nobody trains any more has to end as well (I38).
-    owing = [co.peers[rank] for rank in co.voters if not co.peers[rank].satisfied]
+    owing = [peer for peer in map(co.peers.__getitem__, co.voters) if not peer.satisfied]
     if not owing:
         return None
     limit = co.config.window_ceiling
     if any([peer.total_steps == 0 for peer in owing]):
         limit = max(limit, co.config.scaled(co.config.first_step_s))
-    return max(cycle.idle_since, max([_moved_at(co, peer) for peer in owing])) + limit
+    busy = co.actions.duties
+    moved = [_moved_at(co, peer) for peer in owing] if busy else [peer.last_progress for peer in owing]
+    return max(cycle.idle_since, *moved) + limit
 
 
 def _moved_at(co: Coordinator, peer: Peer) -> float:
     """The newest progress of a rank; a duty counts as such for the role limit (M-11)."""
-    duty = co.actions.under_way(peer.rank) if co.actions.duties else None
+    duty = co.actions.under_way(peer.rank)
     until = None if duty is None else co.actions.until(duty)
     return peer.last_progress if until is None else max(peer.last_progress, min(co.now, until))
 

@@ -20,7 +20,7 @@ import attrs
 from . import messages as m
 from .effects import CloseRound, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
-from .phases import PeerPhase, RunPhase
+from .phases import JOINING, LAGGING, VOTER, RunPhase
 from .run import RANKS_WRITE
 from .values import state, value
 
@@ -42,7 +42,10 @@ class Transfer:
 
 def may_observe(peer: Peer) -> bool:
     """Whether the next cycle asks this rank to observe (M-23): a joiner, or an excluded rank that is back (M-14)."""
-    willing = peer.phase == PeerPhase.JOINING or (peer.phase == PeerPhase.LAGGING and peer.back)
+    phase = peer.phase
+    if phase == VOTER:  # most of them
+        return False
+    willing = phase == JOINING or (phase == LAGGING and peer.back)
     member = peer.co.config.is_collective and peer.detached  # of the session, so nobody averages without it (M-31)
     return willing and (peer.attached or member)
 
@@ -112,7 +115,7 @@ class Joins:
             return  # the whole state moves in the session of the newcomer (M-31)
         for rank in co.alive:
             peer = co.peers[rank]
-            if peer.phase == PeerPhase.JOINING and peer.attached and not self._served(rank):
+            if peer.phase == JOINING and peer.attached and not self._served(rank):
                 self._ask(rank, peer.incarnation)
 
     def promoted(self, peer: Peer) -> None:

@@ -129,7 +129,7 @@ def _least(co: Coordinator) -> float:
 
 def waiting_steps(co: Coordinator) -> list[Peer]:
     """Voters below quota while another voter waits for them (M-16); nobody while all of them train."""
-    owing = [co.peers[rank] for rank in co.voters if not co.peers[rank].satisfied]
+    owing = [peer for peer in map(co.peers.__getitem__, co.voters) if not peer.satisfied]
     return owing if len(owing) < len(co.voters) else []
 
 
@@ -139,21 +139,22 @@ def _owing(co: Coordinator) -> Iterator[tuple[Peer, Stage, float]]:
     if co.run.phase != RunPhase.TRAINING:
         return
     if cycle.phase == CyclePhase.PENDING:
-        for rank in cycle.participants:
-            climb = co.peers[rank].climb
-            if climb.stage is not None and cycle.owes(rank) and _judged(co, rank):
-                yield co.peers[rank], climb.stage, climb.evidence_at
+        for rank in cycle.debtors():
+            peer = co.peers[rank]
+            climb = peer.climb
+            if climb.stage is not None and _judged(co, peer):
+                yield peer, climb.stage, climb.evidence_at
     elif cycle.phase == CyclePhase.IDLE:
         waiting_since = cycle.idle_since if cycle.waiting_since is None else cycle.waiting_since
         for peer in waiting_steps(co):
-            if _judged(co, peer.rank):
+            if _judged(co, peer):
                 since = max(cycle.idle_since, waiting_since, peer.last_progress, peer.climb.evidence_at)
                 yield peer, Stage.STEP, since
 
 
-def _judged(co: Coordinator, rank: int) -> bool:
+def _judged(co: Coordinator, peer: Peer) -> bool:
     """Neither busy with a duty (M-11) nor without a link, for which it has its window (M-42)."""
-    return co.actions.under_way(rank) is None and not co.peers[rank].detached
+    return peer.detached_at is None and (not co.actions.duties or co.actions.under_way(peer.rank) is None)
 
 
 # --- the steps -------------------------------------------------------------------------------------------------------
@@ -177,7 +178,8 @@ def next_due(co: Coordinator) -> float:
     least, due = _least(co), math.inf
     for peer, stage, since in _owing(co):
         if co.now <= since + least:
-            due = min(due, since + least)
+            if since + least < due:
+                due = since + least
             continue
         length = learned(co, peer, stage).seconds
         steps = [1] if stage not in peer.climb.suspected else []

@@ -204,9 +204,10 @@ def _too_few(co: Coordinator) -> Sentence | None:
     limit = co.config.max_failure
     if isinstance(limit, float):
         limit = math.ceil(limit * len(co.seats))
-    empty = sum(1 for rank in co.seats if co.peers[rank].phase == PeerPhase.DEAD)
-    if limit is not None and empty >= limit:
-        return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} ranks died, max_failure is {limit}")
+    if limit is not None:
+        empty = sum([co.peers[rank].phase == PeerPhase.DEAD for rank in co.seats])
+        if empty >= limit:
+            return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} ranks died, max_failure is {limit}")
     if not co.voters and not co.joins.reseating:
         return Sentence(m.SaveReason.ALL_RANKS_LOST, "no rank is left to go on with")
     if co.config.is_collective and not co.config.elastic and co.alive_count < 2:

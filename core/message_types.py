@@ -121,7 +121,7 @@ class RejectCode(IntEnum):
     BUSY = 14
 
 
-@value(kw_only=True)
+@value  # not by keyword only: a finish makes one per rank, and sorting out keywords takes longer than all the rest
 class Plan:
     """One contiguous slice of an epoch's order given to one rank; `plan_id` is unique in the run, sizes in picks."""
 

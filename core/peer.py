@@ -306,10 +306,10 @@ class Peer(Attachment):
 
     # --- cycle slots -----------------------------------------------------------------------------------------------
 
-    def open_slots(self) -> None:
-        """C-11.3: nothing of the last cycle is left."""
+    def open_slots(self, owed: Stage) -> None:
+        """C-11.3: nothing of the last cycle is left, and this stage is owed first."""
         self.snapshot_steps = self.last_step_count
-        self.climb.begin(self.co.cycle.first_stage, self.co.now)
+        self.climb.begin(owed, self.co.now)
         self.clear_evidence()
 
     def clear_evidence(self) -> None:

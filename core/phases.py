@@ -52,6 +52,7 @@ class WorkerPhase(IntEnum):
 
 ALIVE = (PeerPhase.VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
 """Phases of who has neither left nor died (M-1), the most common one first: every report asks."""
+JOINING, VOTER, LAGGING = PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING
 IDLE, PENDING = CyclePhase.IDLE, CyclePhase.PENDING
 """What every event asks for has a name of its own, here and at the top of the machines: in Python 3.11 to find a member
 in its enumeration takes as long as four calls of a method."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -25,7 +25,7 @@ import attrs
 
 from .values import state
 
-__all__ = ["MOST_BYTES", "MOST_MESSAGES", "Retained", "weight"]
+__all__ = ["MOST_BYTES", "MOST_MESSAGES", "Retained", "weight", "weights"]
 
 MOST_MESSAGES = 4096
 MOST_BYTES = 4 << 20
@@ -44,6 +44,19 @@ def weight(message: Any) -> int:
     has to carry: names, numbers, text."""
     kind: Any = type(message)
     return FRAME_BYTES + _looking(kind)(message)
+
+
+def weights(like: Any, own: Mapping[str, Sequence[Any]]) -> list[int]:
+    """What several messages weigh that differ from `like` in these fields only: for each a value per message, and at
+    least one field. What they have in common is measured once."""
+    kind: Any = type(like)
+    measures = _fields(kind)
+    looked_at = [(name, measure) for name in own if callable(measure := measures[name])]
+    common = weight(like) - sum(measure(getattr(like, name)) for name, measure in looked_at)
+    sizes = [common] * len(next(iter(own.values())))
+    for name, measure in looked_at:
+        sizes = [size + measure(item) for size, item in zip(sizes, own[name], strict=True)]
+    return sizes
 
 
 # Every message that is sent is weighed, a finish sends three to each rank, and most of what they hold weighs the same
@@ -68,7 +81,7 @@ def _measure(kind: Any) -> Measure:
     """How things of one type are measured: of a class, or of what an annotation tells beyond that."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is tuple:
-        return _of_row(args[0]) if args[1:] == (...,) else _of_record(tuple(enumerate(args)), operator.itemgetter)
+        return _of_row(args[0]) if args[1:] == (...,) else _of_tuple(args)
     if origin in (Union, UnionType):
         return _of_choice(args)
     cls = kind if origin is None else origin
@@ -83,30 +96,44 @@ def _measure(kind: Any) -> Measure:
     if issubclass(cls, Mapping):
         return lambda thing: NUMBER_BYTES + sum(_size(key) + _size(item) for key, item in thing.items())
     if attrs.has(cls):
-        fields = get_type_hints(cls)
-        names = sum(1 + len(field.name) for field in attrs.fields(cls))
-        return _of_record([(field.name, fields[field.name]) for field in attrs.fields(cls)], operator.attrgetter, names)
+        fields = _fields(cls)
+        return _of_record(fields.items(), operator.attrgetter, sum(1 + len(name) for name in fields))
     return NUMBER_BYTES
+
+
+@functools.cache
+def _fields(cls: Any) -> dict[str, Measure]:
+    """How the fields of a class are measured."""
+    hints = get_type_hints(cls)
+    return {field.name: _measure(hints[field.name]) for field in attrs.fields(cls)}
 
 
 def _of_row(kind: Any) -> Measure:
     """Any number of things of one type."""
     item = _measure(kind)
     if callable(item):
-        return lambda things: NUMBER_BYTES + sum(map(item, things))
+        return lambda things: NUMBER_BYTES + sum([item(thing) for thing in things])
     return lambda things: NUMBER_BYTES + item * len(things)
 
 
+def _of_tuple(kinds: tuple[Any, ...]) -> Measure:
+    """So many things, each of its type."""
+    return _of_record(tuple(enumerate(map(_measure, kinds))), operator.itemgetter)
+
+
 def _of_record(
-    parts: Iterable[tuple[Any, Any]], getter: Callable[[Any], Callable[[Any], Any]], names: int = 0
+    parts: Iterable[tuple[Any, Measure]], getter: Callable[[Any], Callable[[Any], Any]], names: int = 0
 ) -> Measure:
     """Parts of different types, each under a key that `getter` can read. Those with a number for a size are added up
     beforehand."""
-    measures = [(key, _measure(kind)) for key, kind in parts]
+    measures = list(parts)
     bare = NUMBER_BYTES + names + sum(measure for _, measure in measures if not callable(measure))
     looked_at = tuple((getter(key), measure) for key, measure in measures if callable(measure))
     if not looked_at:
         return bare
+    if len(looked_at) == 1:
+        only, measure_only = looked_at[0]
+        return lambda thing: bare + measure_only(only(thing))
 
     def measured(thing: Any) -> int:
         size = bare
@@ -118,9 +145,17 @@ def _of_record(
 
 
 def _of_choice(kinds: tuple[Any, ...]) -> Measure:
-    """Kinds of numbers, and None, weigh the same; of anything else the thing itself says which it is."""
+    """Kinds of numbers, and None, weigh the same; of anything else the thing itself says which it is. Where it is one
+    kind or None, that is seen at a glance."""
     sizes = {_measure(kind) for kind in kinds}
-    return sizes.pop() if len(sizes) == 1 else _size
+    if len(sizes) == 1:
+        return sizes.pop()
+    if len(kinds) != 2 or kinds[1] is not type(None):
+        return _size
+    there = _measure(kinds[0])
+    if callable(there):
+        return lambda thing: NUMBER_BYTES if thing is None else there(thing)
+    return lambda thing: NUMBER_BYTES if thing is None else there
 
 
 @state
@@ -133,13 +168,15 @@ class Retained:
     def __len__(self) -> int:
         return len(self.kept)
 
-    def append(self, number: int, message: Any, size: int | None = None) -> None:
+    def append(self, number: int, message: Any, size: int | None = None) -> bool:
         """Keep the message that has just been given this number, the next one of its lane. `size` is its weight, if
-        the caller knows it."""
+        the caller knows it. Whether the keeper is `overfull` now, said here because every sender asks."""
         if size is None:
             size = weight(message)
-        self.kept.append((number, size, message))
-        self.bytes += size
+        kept = self.kept
+        kept.append((number, size, message))
+        self.bytes = held = self.bytes + size
+        return held > MOST_BYTES or len(kept) > MOST_MESSAGES
 
     def release(self, confirmed: int) -> None:
         """Everything up to this number has arrived."""

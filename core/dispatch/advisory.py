@@ -43,10 +43,11 @@ def advise(co: Coordinator) -> None:
     counts = co.balancer.counts
     first = co.book.first_uncovered
     hints = [_Epoch(co, epoch) for epoch in (first, first + 1) if epoch < co.book.num_epochs]
-    told = tuple(counts[rank] for rank in co.voters)
-    for rank in co.voters:
-        segments = tuple([(hint.epoch, parts) for hint in hints if (parts := hint.of(rank, counts[rank]))])
-        co.send(co.peers[rank], StageAdvisory, counts=told, segments=segments)
+    told = tuple([counts[rank] for rank in co.voters])
+    segments = [
+        tuple([(hint.epoch, parts) for hint in hints if (parts := hint.of(rank, counts[rank]))]) for rank in co.voters
+    ]
+    co.tell_each(co.voters, StageAdvisory, {"segments": segments}, counts=told)
 
 
 class _Epoch:
@@ -69,7 +70,6 @@ class _Epoch:
 
     def of(self, rank: int, window: int) -> Segments:
         """What this rank is told, for a window of so many batches."""
-        own = tuple([self._picks(first, count) for first, count in self._own.get(rank, ()) if count])
         place = self._places.get(rank, MOST_OTHERS)
         others = self._others.get((window, place))
         if others is None:
@@ -77,7 +77,7 @@ class _Epoch:
                 self._picks(first + count - min(window, count), min(window, count))
                 for count, _, first in (*self._largest[:place], *self._largest[place + 1 :])
             ])  # fmt: skip
-        return own + others
+        return (*[self._picks(first, count) for first, count in self._own.get(rank, ()) if count], *others)
 
     def _picks(self, first: int, count: int) -> tuple[int, int]:
         """Batches as offset and size in picks; the last batch of an epoch may be short (D-3)."""

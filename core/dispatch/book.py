@@ -151,7 +151,7 @@ class Book:
     def _book(self, rank: int, part: Slice, taken: Taken | None) -> Plan:
         epoch = part.epoch
         offset, size = part.picks(self.batch_size, self.length(epoch))
-        plan = Plan(plan_id=self.next_plan_id, epoch=epoch, offset=offset, size=size)
+        plan = Plan(self.next_plan_id, epoch, offset, size)
         self.next_plan_id += 1
         held = self.ranks.get(rank)
         if held is None:

@@ -7,6 +7,7 @@ a promise that can be broken: a plan whose message is lost is rolled back as if 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import attrs
 
 from ..effects import Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
-from ..phases import PeerPhase, RunPhase
+from ..phases import VOTER, RunPhase
 from ..values import state, value
 from .advisory import advise
 from .pool import Pool, Range
@@ -125,7 +126,8 @@ class Desk:
             size = max(co.config.min_chunk, probe)
         else:
             size = max(-(-rem * counts[rank] // self.whole), co.config.min_chunk)
-        return min(size, rem, left)
+        size = rem if rem < size else size  # `min` of three takes as long as all else here
+        return left if left < size else size
 
     def quiesced(self, rank: int) -> bool:
         """Nothing in flight and no work it could be given (G-4)."""
@@ -221,12 +223,11 @@ class Desk:
     def may_serve(self, peer: Peer) -> bool:
         """D-8.1 and D-8.2: an attached voter with room in its hands, and a run that goes on."""
         co = self.co
-        if peer.phase != PeerPhase.VOTER or not peer.attached or co.stopping or co.save_issued:
-            return False
         held = co.book.ranks.get(peer.rank)
-        if held is None or not held.plans:
-            return True
-        return co.config.policy == "async" and len(held.plans) < ASYNC_PLANS
+        # Asked first, because whoever is asked about all voters hears it of most.
+        if held is not None and held.plans and (co.config.policy != "async" or len(held.plans) >= ASYNC_PLANS):
+            return False
+        return peer.phase == VOTER and peer.attached and not (co.stopping or co.save_issued)
 
     def dispatch_next(self, rank: int) -> bool:
         """Give a rank its next chunk, if it may have one (D-8)."""
@@ -423,6 +424,8 @@ class Desk:
     def leading(self) -> list[int]:
         """G-8: who is more than D steps ahead of the slowest rank that still has work, and is not parked yet."""
         co = self.co
+        if co.park_above == math.inf:
+            return []
         far = [rank for rank in co.voters if (peer := co.peers[rank]).steps > co.park_above and peer.throttled is None]
         return [rank for rank in far if co.book.holdings(rank).plans]
 

@@ -50,6 +50,10 @@ class Source(IntEnum):
     OTHER_SPAN = 2
 
 
+OWN_SPAN = Source.OWN_SPAN
+"""Asked for with nearly every take; see `phases.py`."""
+
+
 @value
 class Slice:
     """`count` consecutive batches of an epoch, from batch number `first` on."""
@@ -69,7 +73,8 @@ class Slice:
         The very last batch of an epoch is short if the epoch does not drop it (D-3).
         """
         offset = self.first * batch_size
-        return offset, min(self.end * batch_size, length) - offset
+        end = offset + self.count * batch_size
+        return offset, (end if end < length else length) - offset
 
 
 @value
@@ -224,9 +229,11 @@ class Pool:
         span = self._spans.get(rank)
         if span is None or span.front == span.tail:
             return None
-        first, count = span.front, min(most, span.residue)
+        first, count = span.front, span.tail - span.front
+        if most < count:
+            count = most
         span.front = first + count
-        return Taken(Slice(self.epoch, first, count), Source.OWN_SPAN, rank)
+        return Taken(Slice(self.epoch, first, count), OWN_SPAN, rank)
 
     def _take_other(self, most: int) -> Taken | None:
         """From the largest span; the taker's own is empty when its turn comes."""
@@ -258,7 +265,7 @@ class Pool:
         return False
 
     def _leave_outstanding(self, count: int) -> None:
-        if not 0 <= count <= self.outstanding:
+        if not 0 <= count <= self.total - self.free - self.covered:  # `outstanding`: asked for with each merge
             raise InvariantError(
                 f"I41: {count} batches of epoch {self.epoch} return or are covered, but {self.outstanding} are out"
             )

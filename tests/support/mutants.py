@@ -102,4 +102,12 @@ def raise_for_a_bad_link(patch: Patch, kind: type[Control]) -> None:
             raise OldWayError(f"{kind.__name__} to rank {peer.rank}")
         send(co, peer, message, **fields)
 
+    def change_each(tell: Any, co: Coordinator, ranks: Any, message: type[Control], own: Any, **fields: Any) -> None:
+        bad = [place for place, rank in enumerate(ranks) if message is kind and not co.peers[rank].attached]
+        end = bad[0] if bad else len(ranks)
+        tell(co, ranks[:end], message, {name: column[:end] for name, column in own.items()}, **fields)
+        if bad:
+            raise OldWayError(f"{kind.__name__} to rank {ranks[end]}")
+
     around(patch, Coordinator, "send", change)
+    around(patch, Coordinator, "tell_each", change_each)

@@ -295,7 +295,7 @@ def windows_have_no_cap(patch: Patch) -> None:
 def a_silent_anchor_stays(patch: Patch) -> None:
     """A pinned anchor rank is waited for although it never reports."""
     patch.setattr(
-        Balancer, "_anchor_reading", lambda balancer: balancer.ms(balancer.anchor_rank or 0)
+        Balancer, "_anchor_reading", lambda balancer, readings: balancer.ms(balancer.anchor_rank or 0)
     )
 
 

@@ -125,7 +125,7 @@ class Equalizes(Balancer):
 
     claims: ClassVar[tuple[str, ...]] = ("balances",)
 
-    def _recount(self, slow: float) -> None:
+    def _recount(self, slow: float, readings: Mapping[int, float]) -> None:
         self.counts.update(dict.fromkeys(self.voters, self.anchor))
 
 

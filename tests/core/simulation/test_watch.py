@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from paceline.core import effects as fx
@@ -78,12 +79,12 @@ def a_heartbeat_asks_again(patch: Patch) -> None:
 def a_number_is_left_out(patch: Patch) -> None:
     """One of the lane, now and then."""
 
-    def change(send: Any, co: Coordinator, peer: Any, kind: type[m.Control], **fields: Any) -> None:
-        if kind is m.Update:
-            peer.control_seq += 1
-        send(co, peer, kind, **fields)
+    def change(post: Any, co: Coordinator, peer: Any, message: m.Control, *rest: Any) -> None:
+        if isinstance(message, m.Update):
+            message = attrs.evolve(message, control_seq=message.control_seq + 1)
+        post(co, peer, message, *rest)
 
-    around(patch, Coordinator, "send", change)
+    around(patch, Coordinator, "_post", change)
 
 
 def heartbeats_push_the_ceiling_out(patch: Patch) -> None:
