@@ -53,7 +53,8 @@ class Back:
 @state
 class Attachment:
     """See the module. `link` is the driver's number of the connection, `detached_at` the second since which there is
-    none and a return is awaited for `window_s`, `born` the generation that gave this incarnation its seat."""
+    none and a return is awaited for `window_s`, `last_seen` when any frame of it came (M-2), `born` the generation that
+    gave this incarnation its seat."""
 
     co: Coordinator
     rank: int
@@ -65,6 +66,7 @@ class Attachment:
     born: int = 1
     detached_at: float | None = None
     window_s: float = 0.0
+    last_seen: float = 0.0
     control_seq: int = 0
     handled_seq: int = 0
     report_seq: int = 0

@@ -97,7 +97,6 @@ class Peer(Attachment):
     host: str = ""
     devices: tuple[str, ...] = ()
     runtime: str = ""
-    last_seen: float = 0.0
     last_progress: float = 0.0
     progress_kind: str = "hello"
     last_step_count: int = 0

@@ -186,8 +186,7 @@ class World:
             self.touch(process)
         self._happen(action, process, sure)
         self.watch.see(self._turns, self.now + self.skew, self.co.poll_timeout())
-        if self.config.is_collective:
-            together.touch_members(self)
+        together.touch_members(self)
         for number in self.touched:
             steps_meet(self.co, self.ghost, self.processes[number], bool(self.failed.get(number)))
         return Step(action, self.now, tuple(self._turns), self.moved)
