@@ -202,7 +202,8 @@ class Cycle(Again):
         self.attempt, self.split_repeated, self.unopened, self.armed_in = 0, False, False, co.generation
         self.armed_at = self.last_evidence_at = self.last_ack_at = co.now
         self.members = tuple(co.voters)
-        self.observers = tuple(rank for rank in co.alive if joining.may_observe(co.peers[rank]))
+        others = co.alive if len(co.alive) > len(co.voters) else ()  # voters are alive, and observe nothing
+        self.observers = tuple(rank for rank in others if joining.may_observe(co.peers[rank]))
         # Without a member (M-45) it is for the observers alone.
         patience = co.config.join_patience if self.members else 0
         self.awaited = tuple(rank for rank in self.observers if co.peers[rank].missed >= patience)

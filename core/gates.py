@@ -70,10 +70,10 @@ def count_gate(co: Coordinator) -> None:
     """The counters of C-4 anew, after something other than a step has changed."""
     short = movers = 0
     low = math.inf
-    desk = co.desk
+    quotas = co.desk.quotas(co.voters)
     for rank in co.voters:
         peer = co.peers[rank]
-        peer.quota = desk.quota(rank)
+        peer.quota = quotas[rank]
         quiesced, peer.satisfied = met(co, peer)
         if not peer.satisfied:
             short += 1

@@ -8,7 +8,7 @@ a promise that can be broken: a plan whose message is lost is rolled back as if 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -87,10 +87,16 @@ class Desk:
 
     def quota(self, rank: int) -> int:
         """Steps a rank owes before the gate may fire (D-5); in Sync one (G-1)."""
+        return self.quotas((rank,))[rank]
+
+    def quotas(self, ranks: Sequence[int]) -> Mapping[int, int]:
+        """That of each of these, if not of more: outside a final window it is what the balancer says."""
         if self.co.config.policy == "sync":
-            return 1
-        count = self.co.balancer.counts[rank]
-        return count if self.window is None else max(count, self.window.planned.get(rank, 0))
+            return dict.fromkeys(ranks, 1)
+        counts = self.co.balancer.counts
+        if self.window is None:
+            return counts
+        return {rank: max(counts[rank], self.window.planned.get(rank, 0)) for rank in ranks}
 
     def left(self, rank: int) -> int:
         """Batches a rank may still be given in this window (D-5)."""
