@@ -238,8 +238,10 @@ class Desk:
     def dispatch_next(self, rank: int) -> bool:
         """Give a rank its next chunk, if it may have one (D-8)."""
         peer = self.co.peers[rank]
-        if not self.may_serve(peer):
+        if not self.may_serve(peer) or not self.left(rank):
             return False
+        # From here on the rank takes something, so nobody opens an epoch by being asked in vain: when it begins does not
+        # depend on how often the voters are looked at (C-4).
         for epoch in self.enterable():
             pool = self.open_pool(epoch)
             if not pool.free:
