@@ -240,7 +240,7 @@ class Desk:
         peer = self.co.peers[rank]
         if not self.may_serve(peer) or not self.left(rank):
             return False
-        # From here on the rank takes something, so nobody opens an epoch by being asked in vain: when it begins does not
+        # From here on the rank takes something. Nobody opens an epoch by being asked in vain: when it begins does not
         # depend on how often the voters are looked at (C-4).
         for epoch in self.enterable():
             pool = self.open_pool(epoch)
