@@ -61,6 +61,12 @@ def run_faults(kinds: tuple[str, ...] = FAULTS, most: int = 3, *, until: int = 2
         max_size=most,
     )  # fmt: skip
 
+
+def recovery_faults(kinds: tuple[str, ...], most: int = 4) -> st.SearchStrategy[list[Fault]]:
+    """What breaks, and when; `lose` is how many effects of a batch are performed before the coordinator dies."""
+    return run_faults(kinds, most, until=250, last_rank=5, lose=6)
+
+
 class Thorough(Cohort):
     """Asks for the whole pass after every event (C-4), ahead of another class of cohort."""
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from support.cohort import Fault
 from support.lasting import Lasting
-from support.runs import run_faults
+from support.runs import recovery_faults as faults
+from support.runs import schedules
 
-SCHEDULES = st.lists(st.integers(0, 11), max_size=300)
+SCHEDULES = schedules(300)
 ALL = ("crash", "crash", "sever", "sever", "kill", "doom", "raise", "mute", "start", "leave", "hang", "poison", "stop")
 SLOW = [HealthCheck.too_slow]
 
@@ -34,15 +35,10 @@ def knobs(draw: st.DrawFn, least: int = 1) -> dict[str, Any]:
     return made
 
 
-def faults(kinds: tuple[str, ...], most: int = 4) -> st.SearchStrategy[list[Fault]]:
-    """What breaks, and when; `lose` is how many effects of a batch are performed before the coordinator dies."""
-    return run_faults(kinds, most, until=250, last_rank=5, lose=6)
-
-
 @settings(max_examples=15, suppress_health_check=SLOW, deadline=None)
 @given(knobs(), SCHEDULES, faults(("sever",), 6))
 def test_a_link_that_breaks_ends_no_call_and_costs_nothing(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """M-42, W-21, I53: with a grace every rank is back, no life ends, no call is repeated, no step is trained again."""
     cohort = Lasting(link_grace_s=30.0, **made)
@@ -56,7 +52,7 @@ def test_a_link_that_breaks_ends_no_call_and_costs_nothing(
 @settings(max_examples=35, suppress_health_check=SLOW, deadline=None)
 @given(knobs(), SCHEDULES, faults(("crash", "crash", "crash", "sever"), 4))
 def test_a_coordinator_that_dies_anywhere_loses_nothing(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault]
+    made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I37, I53, M-40, M-42, M-43: every pick is covered once, none is trained again, global_step is their number."""
     cohort = Lasting(link_grace_s=30.0, **made)
@@ -85,7 +81,7 @@ def test_with_windows_of_fixed_length_the_versions_are_those_of_the_run_without_
 @settings(max_examples=40, suppress_health_check=SLOW, deadline=None)
 @given(knobs(), SCHEDULES, faults(ALL, 5), st.sampled_from([0.0, 30.0]))
 def test_deaths_joins_failures_and_crashes_together_still_end(
-    made: dict[str, Any], schedule: list[int], struck: list[Fault], grace: float
+    made: dict[str, Any], schedule: bytes, struck: list[Fault], grace: float
 ) -> None:
     """I38, I42, I44, I59: whatever comes together, the run ends, and nothing is merged twice."""
     Lasting(link_grace_s=grace, **made).run(schedule, struck)
@@ -93,7 +89,7 @@ def test_deaths_joins_failures_and_crashes_together_still_end(
 
 @settings(max_examples=4, suppress_health_check=SLOW, deadline=None)
 @given(knobs(), SCHEDULES, faults(("crash", "sever"), 3))
-def test_both_engines_recover_alike(made: dict[str, Any], schedule: list[int], struck: list[Fault]) -> None:
+def test_both_engines_recover_alike(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """I25: the tables mean the same on `transitions` as compiled."""
     made.update(samples=min(made["samples"], 20), num_epochs=1, link_grace_s=30.0)
     runs = [Lasting(engine=engine, **made) for engine in ("compiled", "transitions")]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from support.cohort import Fault
 from support.mended import Mended
-from support.runs import run_faults, schedules
+from support.runs import recovery_faults as faults
+from support.runs import schedules
 
 ALL = ("crash", "crash", "sever", "kill", "start", "leave", "hang", "poison", "abort", "stop")
 SCHEDULES = schedules(300)
@@ -32,11 +33,6 @@ def knobs(draw: st.DrawFn) -> dict[str, Any]:
     if policy != "sync":
         made["anchor"] = draw(st.integers(1, 4))
     return made
-
-
-def faults(kinds: tuple[str, ...], most: int = 4) -> st.SearchStrategy[list[Fault]]:
-    """What breaks, and when; `lose` is how many effects of a batch are performed before the coordinator dies."""
-    return run_faults(kinds, most, until=250, last_rank=5, lose=6)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
