@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import attrs
+
 from .messages import Control, Fenced, Hello, IntentKind, Outcome, Refusal, Reject, Report, RoundKey, Welcome
 from .values import value
 
@@ -169,7 +171,8 @@ class StepDone:
 
 @value(kw_only=True)
 class ChunkDone:
-    """The plan in hand is trained to its end (W-4, W-16)."""
+    """The plan in hand is trained to its end (W-4, W-16). `scalars` are what the script counts, as (sum, count) by
+    name, `resources` what the machine was busy with; both are optional (K-20)."""
 
     plan_ids: tuple[int, ...]
     epoch: int
@@ -180,6 +183,8 @@ class ChunkDone:
     compute_only_ms: float
     data_starve_ms: float
     avg_loss: float | None = None
+    scalars: dict[str, tuple[float, int]] = attrs.field(factory=dict, hash=False)
+    resources: dict[str, float] | None = attrs.field(default=None, hash=False)
 
 
 @value

@@ -238,6 +238,7 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
             co.emit(Emit("Refused", {"rank": rank, "why": refused[rank].name.lower(), "steps": count}))
             co.emit(Alert("refused", f"rank {rank}", f"contribution of cycle {cycle.number} refused: "
                           f"{refused[rank].name.lower()}; {count} steps are trained again"))  # fmt: skip
+    co.desk.note_covered(covered)
     co.emit(Emit("Covered", {
         "cycle": cycle.number, "replayed": co.book.replayed,
         "slices": [[c.rank, c.epoch, c.first, c.count] for c in covered],

@@ -92,6 +92,8 @@ def _rebase(co: Coordinator, now: float) -> None:
     cycle.armed_at = cycle.pending_since = cycle.last_evidence_at = cycle.last_ack_at = cycle.idle_since = now
     cycle.waiting_since = None if cycle.waiting_since is None else now
     run.opened_at = run.closed_at = now
+    for tally in co.desk.tallies.values():
+        tally.opened_at = now
     run.below_min_since = None if run.below_min_since is None else now
     if run.save_deadline is not None:
         run.save_deadline = now + config.scaled(config.save_limit_s)

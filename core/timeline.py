@@ -46,8 +46,11 @@ _LADDER = {
 _EVENTS = (
     _event("EpochStart", "The pool of an epoch has opened (D-3).", epoch="its number", batches="in all"),
     _event("EpochEnd", "An epoch is covered to its last batch, and closed (D-20, K-20).", epoch="its number",
-           samples="trained, as the ranks report them", batches="likewise", avg_loss="weighted by samples, or None",
-           epoch_ms="of the rank that took longest", throughput="samples per second of training, or None"),
+           samples="picks, each counted where it was finally trained", batches="likewise",
+           avg_loss="weighted by samples, or None", epoch_ms="of the rank that took longest, or the age of the epoch",
+           throughput="samples per second of all ranks' own work, or None",
+           scalars="means by name, or None",
+           ranks="by rank: samples, avg_loss, epoch_ms, compute_ms, starve_ms, throughput, share (B-15)"),
     _event("SyncStart", "A cycle is about to be armed (C-11).", cycle="its number"),
     _event("AverageStart", "Its requests are out (C-11.8).", cycle="its number", members="ranks that take part"),
     _event("Idle", "How long each member had shown no training when its cycle was armed: what the others, and the "

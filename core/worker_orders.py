@@ -45,6 +45,7 @@ class WorkerOrders(WorkerActions):
             m.Metrics, cycle=self.cycle, plan_ids=event.plan_ids, epoch=event.epoch, batches=event.batches,
             samples=event.samples, epoch_ms=event.epoch_ms, share_complete_ms=event.share_complete_ms,
             compute_only_ms=event.compute_only_ms, data_starve_ms=event.data_starve_ms, avg_loss=event.avg_loss,
+            scalars=event.scalars, resources=event.resources,
         )  # fmt: skip
         self.hand = self.hand[len(event.plan_ids) :]
         self.started = False

@@ -8,7 +8,7 @@ a promise that can be broken: a plan whose message is lost is rolled back as if 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,10 +16,12 @@ import attrs
 from ..effects import Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
 from ..phases import VOTER, RunPhase
-from ..values import state, value
+from ..values import state
 from .advisory import advise
-from .pool import Pool, Range
+from .book import Covered
+from .pool import Pool, Range, Slice
 from .shares import Share, shares, split_returned
+from .tally import EpochTally
 from .window import final_window
 
 if TYPE_CHECKING:
@@ -42,30 +44,6 @@ class FinalWindow:
     counts: tuple[tuple[int, int], ...]
     planned: dict[int, int]
     left: dict[int, int]
-
-
-@value
-class Spread:
-    """The largest divergences of the averages of an epoch, summed up (C-15.4)."""
-
-    cycles: int
-    least: float
-    most: float
-    total: float
-    last: float
-
-
-@state
-class EpochTally:
-    """Metrics of an open epoch by rank (K-20)."""
-
-    samples: int = 0
-    batches: int = 0
-    loss_sum: float = 0.0
-    loss_samples: int = 0
-    epoch_ms: dict[int, float] = attrs.field(factory=dict)
-    share_ms: float = 0.0
-    divergence: Spread | None = None
 
 
 @state
@@ -217,7 +195,7 @@ class Desk:
         return pool
 
     def _begin(self, epoch: int, pool: Pool) -> None:
-        self.tallies[epoch] = EpochTally()
+        self.tallies[epoch] = EpochTally(opened_at=self.co.now)
         self.advice_due = True
         self.co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
 
@@ -278,26 +256,31 @@ class Desk:
 
     # --- completions and epochs ----------------------------------------------------------------------------------
 
+    def tally(self, epoch: int) -> EpochTally:
+        """The metrics of an open epoch; of one that a run before this one has begun from now on."""
+        if epoch not in self.tallies:
+            self.tallies[epoch] = EpochTally(opened_at=self.co.now)
+        return self.tallies[epoch]
+
     def completed(self, rank: int, epoch: int, metrics: Metrics) -> None:
         """Keep the metrics of a chunk (K-20) and remember whom to serve (C-3.11). `epoch` is that of the plan: a label
         that a rank made up would open the tally of an epoch that does not exist, and nothing would ever close it."""
-        tally = self.tallies.setdefault(epoch, EpochTally())
-        tally.samples += metrics.samples
-        tally.batches += metrics.batches
-        tally.share_ms += metrics.share_complete_ms
-        tally.epoch_ms[rank] = tally.epoch_ms.get(rank, 0.0) + metrics.epoch_ms
-        if metrics.avg_loss is not None:
-            tally.loss_sum += metrics.avg_loss * metrics.samples
-            tally.loss_samples += metrics.samples
+        if epoch in self.co.book.pools:
+            self.tally(epoch).of(rank).add(metrics)
         self.awaiting.append(rank)
 
     def note_divergence(self, epoch: int, largest: float) -> None:
         """The largest divergence of an average that belongs to this epoch (C-15.4)."""
         if epoch in self.co.book.pools:
-            tally = self.tallies.setdefault(epoch, EpochTally())
-            known = tally.divergence or Spread(0, largest, largest, 0.0, largest)
-            tally.divergence = Spread(known.cycles + 1, min(known.least, largest), max(known.most, largest),
-                                      known.total + largest, largest)  # fmt: skip
+            self.tally(epoch).diverged(largest)
+
+    def note_covered(self, covered: Iterable[Covered]) -> None:
+        """Where each pick was finally trained (K-20)."""
+        book = self.co.book
+        for part in covered:
+            seen = self.tally(part.epoch).of(part.rank)
+            seen.covered += Slice(part.epoch, part.first, part.count).picks(book.batch_size, book.length(part.epoch))[1]
+            seen.covered_batches += part.count
 
     def serve_completions(self) -> None:
         """Step 11 of the pass: dispatch after completions (D-9)."""
@@ -326,18 +309,17 @@ class Desk:
         return all(epoch in pools and not pools[epoch].free for epoch in self.enterable())
 
     def _closed(self, epoch: int) -> None:
-        tally = self.tallies.pop(epoch, EpochTally())
+        tally = self.tally(epoch)
+        del self.tallies[epoch]
         self.window = None
-        metrics: dict[str, float | None] = {
-            "samples": float(tally.samples), "batches": float(tally.batches),
-            "avg_loss": tally.loss_sum / tally.loss_samples if tally.loss_samples else None,
-            "epoch_ms": max(tally.epoch_ms.values(), default=0.0),
-            "throughput": 1000 * tally.samples / tally.share_ms if tally.share_ms > 0 else None,
-        }  # fmt: skip
+        cohort, scalars = tally.cohort(self.co.now), tally.scalars()
+        # A balancer of the embedder's own need not tell whom it gives how much; then the shares are absent.
+        told = getattr(self.co.balancer, "recent_share", None)
+        facts = {**cohort, "scalars": scalars, "ranks": tally.by_rank({} if told is None else told())}
         # K-20: the callback, the broadcast, the record, in this order.
-        self.co.emit(Invoke("epoch_closed", (epoch, dict(metrics))))
-        self.co.broadcast_epoch(epoch, metrics)
-        self.co.emit(Emit("EpochEnd", {"epoch": epoch, **metrics}))
+        self.co.emit(Invoke("epoch_closed", (epoch, facts)))
+        self.co.broadcast_epoch(epoch, {**cohort, **{f"scalars.{name}": mean for name, mean in scalars.items()}})
+        self.co.emit(Emit("EpochEnd", {"epoch": epoch, **facts}))
         seen = tally.divergence
         if seen is not None:
             self.co.emit(Emit("DivergenceEpoch", {

@@ -86,7 +86,6 @@ class Permutation:
 
 
 @functools.lru_cache(maxsize=_EPOCHS)
-@functools.lru_cache(maxsize=_EPOCHS)
 def epoch_bounds(picks: int, splits: int, epoch: int) -> EpochBounds:
     """Which part of which pass an epoch is, when every pass of `picks` picks is cut into `splits` epochs (D-2).
 
@@ -131,9 +130,6 @@ _LANES = 256
 _LANE_BITS = 128
 _ONES = (2 ** (_LANES * _LANE_BITS) - 1) // (2**_LANE_BITS - 1)
 """A one in every lane: times a small number it is that number in every lane."""
-
-_EPOCHS = 64
-"""Epochs whose bounds are kept: every plan asks for those of its own, and only a few are open at a time."""
 
 _KEY_SETS = 64
 """Round keys kept at a time: runs touch a pass or two at once, tests and simulations many."""

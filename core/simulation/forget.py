@@ -32,7 +32,7 @@ import attrs
 from .. import messages as m
 from ..config import Config
 from ..coordinator import Coordinator
-from ..dispatch.desk import EpochTally
+from ..dispatch.tally import EpochTally
 from ..peer import Peer
 from ..worker import Worker
 

@@ -226,7 +226,7 @@ def test_metrics_belong_to_the_epoch_of_their_plan() -> None:
     hand.say(0, m.Metrics, cycle=0, plan_ids=(hand.co.book.holdings(0).plans[0].plan.plan_id,), epoch=41, batches=3,
              samples=6, epoch_ms=1.0, share_complete_ms=1.0, compute_only_ms=1.0, data_starve_ms=0.0)  # fmt: skip
 
-    assert list(hand.co.desk.tallies) == [0] and hand.co.desk.tallies[0].samples == 6
+    assert list(hand.co.desk.tallies) == [0] and hand.co.desk.tallies[0].of(0).told == 6
 
 
 # --- the worker ----------------------------------------------------------------------------------------------------

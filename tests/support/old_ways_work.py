@@ -159,9 +159,9 @@ def durations_are_maximised(patch: Patch) -> None:
     """The time of a rank in an epoch is that of its longest chunk."""
 
     def change(completed: Any, desk: Desk, rank: int, epoch: int, metrics: m.Metrics) -> None:
-        before = desk.tallies[epoch].epoch_ms.get(rank, 0.0)
+        before = desk.tally(epoch).of(rank).epoch_ms
         completed(desk, rank, epoch, metrics)
-        desk.tallies[epoch].epoch_ms[rank] = max(before, metrics.epoch_ms)
+        desk.tally(epoch).of(rank).epoch_ms = max(before, metrics.epoch_ms)
 
     around(patch, Desk, "completed", change)
 
