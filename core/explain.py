@@ -1,15 +1,21 @@
-"""Why is rank r waiting, for whom, since when, until when, by which rule (protocol O-4).
+"""Why is rank r waiting, for whom, since when, until when, by which rule, and by which numbers (protocol O-4).
 
-Codes are stable; a reason names either a deadline or the ranks whose move ends it.
+Codes are stable. A reason names the ranks whose move ends it, the second at which it ends by itself, or, where neither
+is known, what an operator can do. `numbers` are those that the rule went by, so that nobody has to take it on trust.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
 
 from . import messages as m
 from .actions import Duty
-from .ladder import FIRST_NUDGE, learned
+from .detector import Learned
+from .finish import UNHEALTHY_REFUSALS
+from .ladder import FIRST_NUDGE, Stage, learned
 from .phases import CyclePhase, PeerPhase, RunPhase
 from .roles import EPOCH, EVALUATE
 from .values import value
@@ -21,10 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["Reason", "explain"]
 
 
+Numbers = Mapping[str, float | int | None]
+
+
 @value(kw_only=True)
 class Reason:
     """One thing that does not move. `since` and `until` are monotonic seconds, `until` None when only the named
-    ranks or an operator can end it."""
+    ranks, or an operator by `action`, can end it."""
 
     code: str
     rank: int | None
@@ -33,11 +42,14 @@ class Reason:
     since: float
     until: float | None
     waiting_for: tuple[int, ...]
+    numbers: Numbers = attrs.field(factory=dict, hash=False)
+    action: str = ""
 
     def __str__(self) -> str:
         who = "" if self.rank is None else f"rank {self.rank} "
         whom = f", waits for {list(self.waiting_for)}" if self.waiting_for else ""
-        return f"{self.code} {who}{self.what}{whom} ({self.rule})"
+        do = f"; {self.action}" if self.action else ""
+        return f"{self.code} {who}{self.what}{whom} ({self.rule}){do}"
 
 
 def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
@@ -47,17 +59,29 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
         return [_forming(co), *_renewing(co), *missing]
     if co.run.phase == RunPhase.FINAL_EVAL:
         return [_busy(co, duty) for duty in co.actions.duties if duty.role != EPOCH]
-    if co.run.phase == RunPhase.SHUTTING_DOWN:
-        code, what = ("E26", f"saved and stopping: {co.run.text}") if co.save_issued else ("E25", "shutting down")
-        return [_reason(code, None, what, "M-53", co.now, co.run.exit_deadline, tuple(co.alive))]
-    if co.run.phase == RunPhase.STOPPED:
-        return [_reason("E26", None, f"the run is over: {co.run.text}", "C-25", co.now, None, ())]
+    if co.run.phase in (RunPhase.SHUTTING_DOWN, RunPhase.STOPPED):
+        return _ending(co)
     ranks = co.alive if rank is None else [r for r in co.alive if r == rank]
-    reasons = [reason for r in ranks for reason in _of_rank(co, co.peers[r])]
+    reasons = [reason for r in ranks for reason in (*_of_rank(co, co.peers[r]), *_refused(co, co.peers[r]))]
     reasons += _renewing(co)
     if co.run.below_min_since is not None:
         what = f"too few ranks: {co.alive_count} of {co.config.min_ranks}; others may join"
-        reasons.append(_reason("E23", None, what, "M-21", co.run.below_min_since, co.run.rejoin_deadline, ()))
+        reasons.append(_reason("E23", None, what, "M-21", co.run.below_min_since, co.run.rejoin_deadline, (),
+                               {"alive": co.alive_count, "min_ranks": co.config.min_ranks}))  # fmt: skip
+    return reasons
+
+
+def _ending(co: Coordinator) -> list[Reason]:
+    """E26 of a run that was saved, for good; E25 while the exits of who is there are awaited (M-53)."""
+    run, reasons = co.run, []
+    if run.save is not None:
+        saved = "nothing: no save_path is set" if run.save.stem is None else run.save.stem
+        action = "start the run again, without a path" if run.save.stem is None else "resume from the newest bundle"
+        reasons.append(_reason("E26", None, f"{run.save.reason.name.lower()}: {run.text}; saved as {saved}", "C-16",
+                               co.now, None, (), {"version": co.cycle.version}, action))  # fmt: skip
+    if run.phase == RunPhase.SHUTTING_DOWN:
+        until = run.save_deadline if run.exit_deadline is None else run.exit_deadline
+        reasons.append(_reason("E25", None, f"shutting down: {run.text}", "M-53", co.now, until, tuple(co.alive)))
     return reasons
 
 
@@ -67,9 +91,13 @@ def _forming(co: Coordinator) -> Reason:
         missing = tuple(rank for rank in co.alive if not co.peers[rank].acked)
         until = run.closed_at + config.scaled(config.formation_s)
         return _reason("E19", None, "forming: the initial state is on its way", "M-6", run.closed_at, until, missing)
-    what = f"forming: {co.alive_count} ranks here, {config.target_ranks or config.min_ranks} wanted"
-    until = run.opened_at + config.scaled(config.join_timeout_s)
-    return _reason("E19", None, what, "M-4", run.opened_at, until, ())
+    wanted = config.target_ranks or config.min_ranks
+    what = f"forming: {co.alive_count} ranks here, {wanted} wanted"
+    numbers = {"here": co.alive_count, "wanted": wanted, "min_ranks": config.min_ranks}
+    limit = config.join_timeout_s if config.start != "manual" and co.alive_count >= config.min_ranks else None
+    until = run.opened_at + config.scaled(config.max_join_timeout_s if limit is None else limit)
+    action = "" if config.start == "auto" else "an operator may start it (M-4)"
+    return _reason("E19", None, what, "M-4", run.opened_at, until, (), numbers, action)
 
 
 def _renewing(co: Coordinator) -> list[Reason]:
@@ -86,10 +114,22 @@ def _renewing(co: Coordinator) -> list[Reason]:
 
 def _busy(co: Coordinator, duty: Duty) -> Reason:
     """E21, E24: a rank evaluates or saves; the role limit ends the wait (K-17)."""
-    code = "E24" if duty.decision_id == m.FINAL_EVALUATION else "E21"
     what = "evaluates" if duty.role == EVALUATE else f"is in the {duty.role} callback"
-    rule = "M-11" if duty.role == EPOCH else "K-17"
-    return _reason(code, duty.rank, what, rule, duty.since or co.now, co.actions.until(duty), (duty.rank,))
+    code, rule = "E21", "M-11" if duty.role == EPOCH else "K-17"
+    if duty.decision_id == m.FINAL_EVALUATION:
+        code, rule, what = "E24", "M-54", "makes the final evaluation"
+    numbers = {"version": duty.version, "limit_s": co.config.scaled(co.config.role_limit_s)}
+    since = co.now if duty.since is None else duty.since
+    return _reason(code, duty.rank, what, rule, since, co.actions.until(duty), (duty.rank,), numbers)
+
+
+def _refused(co: Coordinator, peer: Peer) -> list[Reason]:
+    """E27: what it ships is not taken; its next contribution shows whether it is whole again (D-12)."""
+    if not peer.refusals_in_row:
+        return []
+    what = f"had {peer.refusals_in_row} contributions refused in a row, {UNHEALTHY_REFUSALS} end it"
+    return [_reason("E27", peer.rank, what, "D-12", co.cycle.idle_since, None, (peer.rank,),
+                    {"refused": peer.refusals_in_row, "limit": UNHEALTHY_REFUSALS})]  # fmt: skip
 
 
 def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
@@ -113,21 +153,37 @@ def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
         if waits is not None:
             return [waits]
     if peer.throttled == m.ThrottleReason.LEAD:
-        return [_reason("E08", rank, "is parked by the lead limit", "G-8", since, None, _short(co))]
+        numbers = {"lead": peer.steps - co.low, "limit": co.config.max_batch_diff}
+        return [_reason("E08", rank, "is parked by the lead limit", "G-8", since, None, _short(co), numbers)]
     held = co.book.holdings(rank)
     if held.in_flight_batches:
-        code = "E02" if peer.total_steps == 0 else "E01"
-        what = f"trains: {peer.steps} of {peer.quota} steps"
-        return [] if peer.satisfied else [_reason(code, rank, what, "G-1", since, None, ())]
+        return [] if peer.satisfied else [_training(co, peer)]
+    return [_idle(co, peer, bool(held.plans))]
+
+
+def _training(co: Coordinator, peer: Peer) -> Reason:
+    """E01, E02: it owes steps and has what to take them on. What a step may take is learned (M-11)."""
+    known = learned(co, peer, Stage.STEP)
+    numbers = {"steps": peer.steps, "quota": peer.quota, **_learned(known)}
+    code, rule = ("E02", "M-11") if peer.total_steps == 0 else ("E01", "G-1")
+    what = f"trains: {peer.steps} of {peer.quota} steps"
+    return _reason(code, peer.rank, what, rule, peer.last_progress, peer.last_progress + known.seconds, (), numbers)
+
+
+def _idle(co: Coordinator, peer: Peer, holds_plan: bool) -> Reason:
+    """E03 to E06, E24: nothing to train, and why nothing is given."""
+    rank, since = peer.rank, peer.last_progress
     if co.stopping:
-        return [_reason("E24", rank, "waits for the last average before the stop", "M-54", since, None, _short(co))]
-    if held.plans:
-        return [_reason("E05", rank, "has trained its plan, its Metrics are awaited", "D-15", since, None, (rank,))]
+        return _reason("E24", rank, "waits for the last average before the stop", "M-54", since, None, _short(co))
+    if holds_plan:
+        return _reason("E05", rank, "has trained its plan, its Metrics are awaited", "D-15", since, None, (rank,))
     if co.desk.quiesced(rank):
-        return [_reason("E06", rank, "has no work left", "G-4", since, None, _short(co))]
-    if co.desk.left(rank) == 0:
-        return [_reason("E03", rank, "has used its budget of this window", "D-5", since, None, _short(co))]
-    return [_reason("E04", rank, "waits for the epoch to close", "D-4", since, None, _short(co))]
+        return _reason("E06", rank, "has no work left", "G-4", since, None, _short(co))
+    numbers = {"steps": peer.steps, "quota": peer.quota, "left": co.desk.left(rank)}
+    if not numbers["left"]:
+        return _reason("E03", rank, "has used its budget of this window", "D-5", since, None, _short(co), numbers)
+    return _reason("E04", rank, "waits for the epoch to close", "D-4", since, None, _short(co),
+                   {"epoch": co.book.first_live})  # fmt: skip
 
 
 def _outside(co: Coordinator, peer: Peer) -> Reason:
@@ -140,7 +196,8 @@ def _outside(co: Coordinator, peer: Peer) -> Reason:
         donor = (transfer.donor[0],)
         return _reason("E17", rank, "joins: its frozen and local state is on the way", "M-24", since, None, donor)
     what = f"joins: becomes a voter at the end of a cycle; {peer.missed} missed so far"
-    return _reason("E18", rank, what, "M-23", since, None, tuple(co.voters))
+    numbers = {"missed": peer.missed, "patience": co.config.join_patience}
+    return _reason("E18", rank, what, "M-23", since, None, tuple(co.voters), numbers)
 
 
 def _escalated(co: Coordinator, peer: Peer) -> Reason | None:
@@ -154,35 +211,56 @@ def _escalated(co: Coordinator, peer: Peer) -> Reason | None:
         what += f" (median {known.median:.3g}, deviation {known.deviation:.3g} of {known.count})"
     if climb.nudges:
         until = since + (FIRST_NUDGE + climb.nudges) * known.seconds
+        numbers = {"nudges": climb.nudges, **_learned(known)}
         return _reason("E15", peer.rank, f"{what}; asked again {climb.nudges} times", "M-13", since, until,
-                       (peer.rank,))  # fmt: skip
-    return _reason("E14", peer.rank, what, "M-12", since, since + FIRST_NUDGE * known.seconds, (peer.rank,))
+                       (peer.rank,), numbers)  # fmt: skip
+    return _reason("E14", peer.rank, what, "M-12", since, since + FIRST_NUDGE * known.seconds, (peer.rank,),
+                   _learned(known))  # fmt: skip
+
+
+def _learned(known: Learned) -> Numbers:
+    return {"deadline": known.seconds, "median": known.median, "deviation": known.deviation, "count": known.count}
 
 
 def _in_cycle(co: Coordinator, peer: Peer) -> Reason | None:
     """What a rank waits for, or owes, in a pending cycle; None if it may go on."""
     cycle, rank = co.cycle, peer.rank
     ceiling = max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
-    living = [r for r in cycle.participants if cycle.takes_part(r)]
-    if rank in living and not peer.acked:
-        escalated = _escalated(co, peer)
-        if escalated is not None:
-            return escalated
-        if co.config.is_collective:
-            others = tuple(r for r in living if not co.peers[r].acked)
-            return _reason("E13", rank, f"is in the collective of cycle {cycle.number} or on its way there", "R-13",
-                           cycle.armed_at, ceiling, others)  # fmt: skip
-        if peer.shipped is None:
-            return _reason("E09", rank, "owes its snapshot", "M-10", cycle.armed_at, ceiling, (rank,))
-        if cycle.reduced is None:
-            others = tuple(r for r in living if co.peers[r].shipped is None)
-            code, what = ("E10", "waits for the snapshots of others") if others else ("E11", "waits for the averager")
-            return _reason(code, rank, what, "M-10", cycle.armed_at, ceiling, others)
-        return _reason("E12", rank, "owes its acknowledgement", "M-10", cycle.armed_at, ceiling, (rank,))
+    owing = tuple(r for r in cycle.participants if cycle.takes_part(r) and not co.peers[r].acked)
+    holding = tuple(r for r in owing if co.peers[r].climb.stage is not None)
+    if rank in owing:
+        owes = _owed(co, peer, holding, ceiling)
+        if owes is not None:
+            return owes
     if co.config.barrier_paced:
-        owing = tuple(r for r in living if not co.peers[r].acked)
-        return _reason("E07", rank, "is parked for the average", "C-11", cycle.armed_at, ceiling, owing)
+        return _reason("E07", rank, "is parked for the average", "C-11", cycle.armed_at, ceiling, holding)
     return None
+
+
+def _owed(co: Coordinator, peer: Peer, holding: tuple[int, ...], ceiling: float) -> Reason | None:
+    """E09 to E15: the stage in which this rank is (M-10). None if it is in none: its part is done, and those who are
+    in one hold the cycle."""
+    cycle, rank = co.cycle, peer.rank
+    escalated = _escalated(co, peer)
+    if escalated is not None:
+        return escalated
+    if co.config.is_collective:
+        return _reason("E13", rank, f"is in the collective of cycle {cycle.number} or on its way there", "R-13",
+                       cycle.armed_at, ceiling, holding)  # fmt: skip
+    stage, since = peer.climb.stage, peer.climb.evidence_at
+    if stage is None:
+        waits = _reason("E11", rank, "waits for the averager", "M-10", since, ceiling, ())
+        return None if holding else waits
+    known = learned(co, peer, stage)
+    until, numbers = since + known.seconds, _learned(known)
+    if stage == Stage.SNAPSHOT:
+        return _reason("E09", rank, "owes its snapshot", "M-10", cycle.armed_at, until, (rank,), numbers)
+    if stage == Stage.UPLOAD:
+        size = sum(entry.nbytes for entry in co.schema.riding()) if co.schema is not None else 0
+        what = f"owes its upload: {peer.bytes_in} of {size} bytes are here"
+        numbers = {"bytes": peer.bytes_in, "of": size, **numbers}
+        return _reason("E10", rank, what, "M-10", cycle.armed_at, until, (rank,), numbers)
+    return _reason("E12", rank, "owes its acknowledgement", "M-10", cycle.armed_at, until, (rank,), numbers)
 
 
 def _short(co: Coordinator) -> tuple[int, ...]:
@@ -190,5 +268,6 @@ def _short(co: Coordinator) -> tuple[int, ...]:
 
 
 def _reason(code: str, rank: int | None, what: str, rule: str, since: float, until: float | None,
-            waiting_for: Any) -> Reason:  # fmt: skip
-    return Reason(code=code, rank=rank, what=what, rule=rule, since=since, until=until, waiting_for=waiting_for)
+            waiting_for: tuple[int, ...], numbers: Numbers | None = None, action: str = "") -> Reason:  # fmt: skip
+    return Reason(code=code, rank=rank, what=what, rule=rule, since=since, until=until, waiting_for=waiting_for,
+                  numbers=numbers or {}, action=action)  # fmt: skip

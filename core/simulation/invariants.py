@@ -106,13 +106,13 @@ def _i29_idle_ranks_have_work(co: Coordinator) -> None:
 
 
 def explained(co: Coordinator) -> None:
-    """I39: what waits is explained, and each reason names a rank, a deadline or whom it waits for."""
+    """I39: what waits is explained, and each reason names a rank, a deadline or what an operator can do."""
     reasons = co.explain()
     waits = co.cycle.pending or co.run.phase not in (RunPhase.TRAINING, RunPhase.STOPPED)
     require(bool(reasons) or not waits, "I39", f"nothing is explained in {co.run.phase.name}")
     for reason in reasons:
-        if reason.rank is None and reason.until is None and not reason.waiting_for:
-            raise Violation("I39", f"{reason} names neither a rank nor a deadline")
+        if reason.rank is None and reason.until is None and not reason.waiting_for and not reason.action:
+            raise Violation("I39", f"{reason} names neither a rank nor a deadline nor a remedy")
 
 
 def parked(process: Process, before: WorkerPhase, throttle: int, event: Any) -> None:

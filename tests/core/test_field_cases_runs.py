@@ -332,6 +332,7 @@ def test_who_is_waited_for_is_named(phase: str) -> None:
         for rank in range(8):
             if rank != 5 or phase == "reduced":
                 hand.ready(rank)
+                hand.feed(ev.RoundProgress(hand.co.cycle.key, rank, 8, complete=True))
         if phase == "reduced":
             hand.reduce()
             for rank in set(range(8)) - {5}:

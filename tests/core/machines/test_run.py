@@ -418,4 +418,4 @@ def test_everyone_that_waits_is_told_why() -> None:
         return cohort.finish is not None
 
     cohort.run_until(told)
-    assert {"E01", "E02", "E09", "E12"} <= codes and cohort.co.explain()[0].code == "E26"
+    assert {"E01", "E02", "E09", "E12"} <= codes and not cohort.co.explain(), "a run that is over waits for nothing"
