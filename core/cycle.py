@@ -38,7 +38,8 @@ class Cycle(Again):
     highest norm of this attempt, `total_steps` what the acks of a collective say is in its consensus, `doubtful` who
     left it without saying what of its own is (M-19), `waiting_since` when the first voter of this window had done its
     part (M-16). `armed_in` is the generation of the arm; `unopened` says that the round waits for the averager, which
-    has lost its memory (M-44)."""
+    has lost its memory (M-44). Of a run that forms once more (M-45) `known` is the highest cycle a rank has claimed,
+    and `next_attempt` the one with which cycle 0 begins: nothing is numbered twice (I8)."""
 
     phase: CyclePhase = CyclePhase.IDLE
     finished: int = -1
@@ -54,6 +55,8 @@ class Cycle(Again):
     last_reduce_ms: float | None = None
     sick_cycles: int = 0
     armed_in: int = 1
+    known: int = 0
+    next_attempt: int = 0
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -95,7 +98,8 @@ class Cycle(Again):
         """The firing gate (G-1), with the forced reduce of a stop (G-10), and the start of formation (M-6)."""
         co = self.co
         if co.run.phase == RunPhase.FORMING:
-            return co.run.window_closed and co.alive_count > 0 and co.sessions.current()
+            given = co.joins.seeding is None or co.joins.giver is not None  # M-45: only who holds the version gives it
+            return co.run.window_closed and co.alive_count > 0 and given and co.sessions.current()
         if co.run.phase != RunPhase.TRAINING or co.save_issued:
             return False
         if co.alive_count < co.config.min_ranks or co.joins.consensus_lost:
@@ -199,7 +203,8 @@ class Cycle(Again):
             if co.voters:  # of a cycle without a member nobody takes over a consensus (M-45, K-3)
                 co.actions.arm(self.number + 1)
             self.number += 1
-        self.attempt, self.split_repeated, self.unopened, self.armed_in = 0, False, False, co.generation
+        self.attempt, self.next_attempt = self.next_attempt, 0
+        self.split_repeated, self.unopened, self.armed_in = False, False, co.generation
         self.armed_at = self.last_evidence_at = self.last_ack_at = co.now
         self.members = tuple(co.voters)
         others = co.alive if len(co.alive) > len(co.voters) else ()  # voters are alive, and observe nothing
@@ -252,8 +257,24 @@ class Cycle(Again):
 
     @property
     def source(self) -> int | None:
-        """Cycle 0: the lowest rank gives the initial state (M-6)."""
-        return self.observers[0] if self.observers else None
+        """Cycle 0: the lowest rank gives the initial state (M-6); in a run that forms once more one that holds the
+        version (M-45)."""
+        return (self._seeds() or self.observers or (None,))[0]
+
+    def _seeds(self) -> tuple[int, ...]:
+        peers = self.co.peers
+        return tuple(r for r, life in self.co.joins.seeds
+                     if r in self.observers and r not in self.gone and peers[r].incarnation == life)  # fmt: skip
+
+    def overtaken(self, known: int) -> None:
+        """M-45: an average of before is in no books. While the run forms its cycle 0 goes on as another attempt."""
+        if self.forming:
+            self.known = max(self.known, known)
+            if self.pending:
+                self.next_attempt = max(self.next_attempt, self.attempt + 1)
+        else:
+            self.number = max(self.number, known)
+        self.co.cycle_engine.fire(self, "Overtaken", None)
 
     def unformed(self) -> list[int]:
         """Who holds formation up. Without the initial state it is its source alone: everybody else waits for it, and
@@ -424,7 +445,9 @@ class Cycle(Again):
         self.gone = (*self.gone, rank)
         if was_owing:
             self.owing -= 1
-        if self.forming and rank == source and self.co.alive and not self.co.config.is_collective:
+        if self.forming and rank == source and self.co.joins.seeding is not None and not self._seeds():
+            self.co.condemn(m.SaveReason.ALL_RANKS_LOST, f"nobody is left who holds version {self.version}")
+        elif self.forming and rank == source and self.co.alive and not self.co.config.is_collective:
             self.co.run.form_anew()
             self._retry(f"rank {rank}, which gave the initial state, is gone")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from . import attachment, ladder
+from . import attachment, ladder, recovery
 from .cadence_inputs import window_cap
 from .dispatch.book import Book
 from .errors import InvariantError
@@ -151,7 +151,8 @@ def _start(co: Coordinator) -> None:
     if config.batch_size is None or config.num_epochs is None or co.dataset is None:
         raise InvariantError("training begins, but the door let a rank in before the run was fully described (M-5)")
     picks = dataset_length(co.dataset) * config.repeats
-    co.book = Book(picks, config.batch_size, config.epoch_splits, config.num_epochs, config.drop_last)
+    co.book = Book(picks, config.batch_size, config.epoch_splits, config.num_epochs, config.drop_last,
+                   next_plan_id=recovery.first_number(co.generation) + 1)  # fmt: skip
     co.balancer = cadence_of(co, co.voters)
     reopen(co)
     if config.policy == "async":

@@ -54,38 +54,37 @@ def may_observe(peer: Peer) -> bool:
 class Joins:
     """Open transfers by joiner. `transfers` counts all of them: a number is never used twice (R-1). `consensus_lost`
     says that the averager's process was started anew and lacks the consensus of the version: no round can be reduced
-    before a rank has given it back, or an observer could be promoted on nothing (M-44, R-8). `seed` is the life that
-    alone stands on the version, when the journal had lost it and everyone begins as an observer (M-45)."""
+    before a rank has given it back, or an observer could be promoted on nothing (M-44, R-8). `seeding` is the version
+    that the journal had lost, so that everyone begins as an observer, and `seeds` are the lives that came back with it:
+    they alone stand on it until somebody is promoted (M-45)."""
 
     co: Coordinator
     transfers: int = 0
     open: dict[int, Transfer] = attrs.field(factory=dict)
     consensus_lost: bool = False
-    seed: tuple[int, int] | None = None
+    seeds: tuple[tuple[int, int], ...] = ()
     seeding: int | None = None
 
     @property
     def giver(self) -> int | None:
-        """The rank that alone stands on the version, while it lives (M-45)."""
-        if self.seed is None:
-            return None
-        peer = self.co.peers[self.seed[0]]
-        return peer.rank if peer.alive and peer.incarnation == self.seed[1] else None
+        """The first of the ranks that alone stand on the version, of those that live (M-45)."""
+        peers = self.co.peers
+        return next((r for r, life in self.seeds if peers[r].alive and peers[r].incarnation == life), None)
 
     @property
     def reseating(self) -> bool:
         """There is no voter, but a rank that holds the consensus all others can be given (M-45)."""
-        return self.giver is not None or (self.seed is None and self.seeding is not None)
+        return self.giver is not None or (not self.seeds and self.seeding is not None)
 
     def overtaken(self, version: int) -> None:
         """M-45: the version is ahead of the books; who has it is about to come as a new life."""
         self.restarted()
-        self.seed, self.seeding = None, version
+        self.seeds, self.seeding = (), version
 
     def came(self, peer: Peer, claim: m.ResumeClaim | None) -> None:
-        """A new life. The first that held the version gives it to the averager, and so to everyone."""
+        """A new life. One that held the version gives it to the averager, and so to everyone."""
         if claim is not None and self.seeding is not None and claim.version == self.seeding:
-            self.seed, self.seeding = (peer.rank, peer.incarnation), None
+            self.seeds = (*self.seeds, (peer.rank, peer.incarnation))
 
     def restarted(self) -> None:
         """M-44: the lanes of all transfers are gone, and so is what the averager held, if it held anything."""
@@ -122,7 +121,7 @@ class Joins:
         """It has everything, a count of its own (M-25), and from now on readings (B-17)."""
         self._close(peer.rank)
         co = self.co
-        self.seed = None
+        self.seeds, self.seeding = (), None
         if co.run.phase == RunPhase.TRAINING:  # in formation the balancer does not exist yet
             co.balancer.admit(peer.rank)
             if co.config.policy == "async":
@@ -144,7 +143,7 @@ class Joins:
             return False
         rank, incarnation = transfer.donor
         donor = self.co.peers[rank]
-        able = rank in self.co.voters or transfer.donor == self.seed
+        able = rank in self.co.voters or transfer.donor in self.seeds
         return donor.incarnation == incarnation and able and donor.attached
 
     def _ask(self, joiner: int, incarnation: int) -> None:
@@ -153,7 +152,7 @@ class Joins:
         what goes to it goes to `NO_RANK` (M-44)."""
         co = self.co
         self._close(joiner)
-        donors = co.voters if self.seed is None or co.voters else [self.seed[0]]
+        donors = co.voters or [rank for rank in (self.giver,) if rank is not None]
         attached = [rank for rank in donors if co.peers[rank].attached]
         if not attached:
             return

@@ -82,16 +82,17 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
 def _resumed(co: Coordinator, event: HelloReceived) -> bool:
     """M-42: whether this Hello was about a life that goes on, or was turned away while it claimed one."""
     claim, rank = event.hello.resume, event.hello.wanted_rank
-    peer = None if rank is None else co.peers.get(rank)
-    if claim is None or peer is None:
+    if claim is None or rank is None:
         return False
-    reject = refused_claim(co, event.hello)
+    peer, reject = co.peers.get(rank), refused_claim(co, event.hello)
+    if reject is None and recovery.overtaken(co, peer, claim):
+        recovery.move_forward(co, rank, claim)
+    if peer is None:
+        return False  # a life that is in no books
     if reject is not None:
         co.emit(Refuse(event.link, reject))
         co.emit(Emit("Refused", {"who": event.hello.host, "why": reject.text}))
         return True
-    if recovery.overtaken(co, peer, claim):
-        recovery.move_forward(co, peer.rank, claim)
     return co.peer_engine.fire(peer, "Claim", event).kind is Kind.ACCEPT
 
 

@@ -30,9 +30,18 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .events import CoordinatorEvent
 
-__all__ = ["move_forward", "overtaken", "restart"]
+__all__ = ["first_number", "move_forward", "overtaken", "restart"]
+
+NUMBERS_PER_LIFE = 1 << 32
+"""Decisions and plans of one life of the coordinator are fewer than that."""
 
 Machine = TypeVar("Machine", bound="Coordinator")
+
+
+def first_number(generation: int) -> int:
+    """Where decisions and plans of this life of the coordinator are numbered from. The end of a journal may be lost and
+    with it what was numbered in there; the ranks have not forgotten, and do nothing twice (K-1, I24, M-45)."""
+    return (generation - 1) * NUMBERS_PER_LIFE
 
 
 def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]], now: float,
@@ -48,6 +57,9 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     waiting = list(machine.take_ready().effects)  # of a life that ended before it did anything
     _rebase(machine, now)
     machine.generation += 1
+    first = first_number(machine.generation)
+    machine.run.decisions = max(machine.run.decisions, first)
+    machine.book.next_plan_id = max(machine.book.next_plan_id, first + 1)
     machine.joins.restarted()
     machine.sessions.returned()
     window = machine.config.scaled(machine.config.reconnect_window_s)
@@ -105,10 +117,11 @@ def _rebase(co: Coordinator, now: float) -> None:
 # --- a rank that knows more than the journal (M-45) ------------------------------------------------------------------
 
 
-def overtaken(co: Coordinator, peer: Attachment, claim: m.ResumeClaim) -> bool:
+def overtaken(co: Coordinator, peer: Attachment | None, claim: m.ResumeClaim) -> bool:
     """Whether a claim shows that the end of the journal was lost: an average that this coordinator does not know."""
-    ahead = co.run.phase == RunPhase.TRAINING and not co.save_issued and claim.version > co.cycle.version
-    return ahead and (not co.config.is_collective or _has_seen_more(co, peer, claim))
+    early = co.run.phase in (RunPhase.FORMING, RunPhase.TRAINING)
+    ahead = early and not (co.save_issued or co.stopping) and claim.version > co.cycle.version
+    return ahead and (not co.config.is_collective or peer is None or _has_seen_more(co, peer, claim))
 
 
 def _has_seen_more(co: Coordinator, peer: Attachment, claim: m.ResumeClaim) -> bool:
@@ -126,13 +139,15 @@ def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
     """M-45: version and schedule base become the highest claimed ones, never backward. The books know nothing of what
     led there, so every life ends and its picks are trained again; all of them come back as observers of a cycle that
     has no member, and stand on the consensus that the claimant still has (R-8, R-10): the averager asks it for that;
-    where ranks average in place it is the source of their next session (M-31)."""
+    where ranks average in place it is the source of their next session (M-31). If the books do not even know that the
+    run has formed, it forms once more, and the claimant gives the state of cycle 0 (M-6)."""
     cycle = co.cycle
     cycle.version, cycle.global_step = claim.version, max(cycle.global_step, claim.global_step)
-    cycle.number = max(cycle.number, claim.cycle)
     text = f"rank {rank} holds version {claim.version}, which the journal has lost; its picks are trained again"
     co.emit(Alert("accounting", "journal", text, critical=True))
-    co.cycle_engine.fire(co.cycle, "Overtaken", None)
+    if co.run.phase == RunPhase.FORMING:
+        co.run.open_again()
+    cycle.overtaken(claim.cycle)
     co.book.resolve_limbo({})  # of a cycle that ends here; what it made is not in the books
     co.joins.overtaken(claim.version)
     for other in list(co.alive):

@@ -30,13 +30,15 @@ RANKS_WRITE = ("shared", "collective")
 
 @state
 class Run:
-    """State of the run. Deadlines are monotonic seconds; None is unarmed."""
+    """State of the run. Deadlines are monotonic seconds; None is unarmed. `expected` are the ranks that a window waits
+    for which was opened a second time (M-45)."""
 
     co: Coordinator
     phase: RunPhase = RunPhase.FORMING
     opened_at: float = 0.0
     window_closed: bool = False
     closed_at: float = 0.0
+    expected: int | None = None
     stop_number: int | None = None
     stop_text: str = ""
     save: m.ShutdownWithSave | None = None
@@ -59,8 +61,10 @@ class Run:
         elif not self.window_closed:
             here, waited = co.alive_count, co.now - self.opened_at
             enough = here >= config.min_ranks
-            full = config.start != "manual" and config.target_ranks is not None and here >= config.target_ranks
-            timed = config.start != "manual" and waited >= config.scaled(config.join_timeout_s)
+            by_itself = config.start != "manual" or self.expected is not None
+            target = config.target_ranks if self.expected is None else self.expected
+            full = by_itself and target is not None and here >= max(1, target)
+            timed = by_itself and waited >= config.scaled(config.join_timeout_s)
             if full or (enough and timed):
                 self.close_window()
             elif waited >= config.scaled(config.max_join_timeout_s):
@@ -78,6 +82,12 @@ class Run:
     def form_anew(self) -> None:
         """Another source gives the initial state: it and those who wait for it have `formation_s` again (M-6)."""
         self.closed_at = self.co.now
+
+    def open_again(self) -> None:
+        """M-45: who had come comes again as a new life, and is waited for as in the beginning. A window that was closed
+        needs no operator and no timeout a second time: it closes as soon as they are all back."""
+        if self.window_closed:
+            self.window_closed, self.expected, self.opened_at = False, self.co.alive_count, self.co.now
 
     def close_window(self) -> None:
         """Nobody else is waited for; cycle 0 can be armed."""

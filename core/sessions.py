@@ -239,5 +239,6 @@ class Sessions:
         forming = co.run.phase == RunPhase.FORMING
         if not forming and all(co.peers[rank].phase == PeerPhase.VOTER for rank in co.alive):
             return m.NO_RANK
-        able = co.alive if forming else co.voters or [rank for rank in (co.joins.giver,) if rank is not None]
+        given = [] if co.joins.giver is None else [co.joins.giver]
+        able = given or co.alive if forming else co.voters or given
         return next((rank for rank in able if co.peers[rank].attached), able[0] if able else m.NO_RANK)

@@ -81,11 +81,12 @@ def die(world: World) -> None:
 
 def revive(world: World, action: Action) -> None:
     """A new coordinator goes on with the run; nothing happens if the old one is there, or the run is over. `amount` is
-    how many batches at the end of the journal were lost (M-45), which a run survives that was and is in training."""
+    how many batches at the end of the journal were lost (M-45), which a run survives that was in training, also if that
+    is back to where it was forming."""
     if world.alive or world.finish is not None:
         return
     dead, co = world.co, _restarted(world, action.amount)
-    trains = co.run.phase == dead.run.phase == RunPhase.TRAINING and not dead.save_issued
+    trains = dead.run.phase == RunPhase.TRAINING and not dead.save_issued
     if action.amount and not trains:
         co = _restarted(world, 0)
     elif action.amount:

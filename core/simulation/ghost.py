@@ -308,7 +308,8 @@ class Ghost:
         elif name == "SyncEnd":
             self.arms_open -= 1
             if facts["cycle"] == 0:
-                self.means[0] = self.pending[3]
+                self.realized[0], self.means[self.version] = self.version, self.pending[3]
+                self.armed = max(self.armed, co.cycle.known)
         elif name == "EpochEnd":
             require(facts["epoch"] == self.closed, "I13", f"epoch {facts['epoch']} closes after {self.closed} others")
             self.closed += 1

@@ -98,6 +98,8 @@ def _born_again(world: World, effect: fx.Admit, old: Process) -> Process:
     number = len(world.processes)
     process = attrs.evolve(old, number=number, rank=effect.rank, incarnation=effect.incarnation)
     process.lacks_static = world.setup.stateful and effect.welcome.status == m.WelcomeStatus.JOINING
+    if effect.welcome.status == m.WelcomeStatus.FORMING:
+        process.adopted = -1  # the run forms once more: cycle 0 comes again (M-45)
     for name in LANES:
         setattr(process, name, deque())
     world.begin_life(process)

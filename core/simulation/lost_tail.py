@@ -30,10 +30,11 @@ def forgotten(ghost: Ghost, co: Coordinator) -> None:
     ghost.uncounted = co.cycle.global_step - len(ghost.merged)
     ghost.version, ghost.closed = co.cycle.version, co.book.last_closed_epoch + 1
     ghost.armed, ghost.arms_open = co.cycle.number, int(co.cycle.pending)
+    if not co.cycle.pending and finished < 0:
+        ghost.armed = -1  # cycle 0 is armed once more
     ghost.updated = {life: min(cycle, finished) for life, cycle in ghost.updated.items()}
     ghost.voting = set(co.voters)
     ghost.ended -= {(rank, co.peers[rank].incarnation) for rank in co.alive}
-    ghost.acted.clear()  # ids of decisions begin again where the books end
     ghost.ambiguous = True
 
 
@@ -60,6 +61,7 @@ def moved_forward(ghost: Ghost, co: Coordinator) -> None:
     require(cycle.version in ghost.held.values(), "M-45", f"no rank holds version {cycle.version}")
     base = len(ghost.merged) + ghost.uncounted
     require(cycle.global_step >= base, "M-45", f"global_step {cycle.global_step} follows {base}")
-    ghost.version, ghost.armed, ghost.arms_open = cycle.version, cycle.number, 0
+    ghost.version, ghost.arms_open = cycle.version, 0
+    ghost.armed = -1 if cycle.forming else cycle.number
     ghost.realized[cycle.number] = cycle.version
     ghost.uncounted = cycle.global_step - len(ghost.merged)

@@ -10,12 +10,12 @@ from paceline.core.simulation.setup import Setup
 from paceline.core.simulation.world import World
 
 
-def run(averager: str, lost: int) -> tuple[World, list[str]]:
-    """Two ranks whose coordinator dies at version 8 and comes back without its newest batches."""
-    knobs = {"averager": averager, "reconnect_window_s": 200.0, "min_ranks": 1, "max_anchor": 2, "max_ranks": 4}
+def run(averager: str, lost: int, version: int = 8, **more: object) -> tuple[World, list[str]]:
+    """Two ranks whose coordinator dies at this version and comes back without its newest batches."""
+    knobs = {"averager": averager, "reconnect_window_s": 200.0, "min_ranks": 1, "max_anchor": 2, "max_ranks": 4, **more}
     world, reached = World(Setup(ranks=2, samples=80, knobs=tuple(knobs.items()))), []
     world.reached = reached.append
-    while world.co.cycle.version < 8:
+    while world.co.cycle.version < version:
         world.do(world.enabled()[0])
     world.do(act("die", COORDINATOR))
     known = world.co.cycle.version, world.co.cycle.global_step
@@ -54,3 +54,17 @@ def test_a_journal_loses_whole_batches(lost: int, left: str) -> None:
     journal = Journal(None, (), list("abcd"), [1, 3, 4])
 
     assert "".join(journal.without(lost) if lost else journal.records) == left
+
+
+@pytest.mark.parametrize("averager", ["star", "collective"])
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("elastic", [True, False])
+def test_a_run_that_is_forgotten_back_to_its_forming_goes_forward_too(
+    averager: str, version: int, elastic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M-45: the journal has nothing left behind its head, which knows of no training."""
+    monkeypatch.setattr("paceline.core.simulation.comeback.SNAPSHOT_EVERY", 1000)
+    world, reached = run(averager, 1000, version, elastic=elastic, max_batch_diff=None)
+
+    assert "the end of a journal was lost" in reached and world.ghost.uncounted > 0
+    assert len(world.ghost.merged) == 80 and max(world.ghost.trained.values()) > 1
