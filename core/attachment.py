@@ -54,7 +54,8 @@ class Back:
 class Attachment:
     """See the module. `link` is the driver's number of the connection, `detached_at` the second since which there is
     none and a return is awaited for `window_s`, `last_seen` when any frame of it came (M-2), `born` the generation that
-    gave this incarnation its seat."""
+    gave this incarnation its seat. `handled_seq` is the last control message it has confirmed, `request_seq` the
+    one that asked it into the collective of this cycle."""
 
     co: Coordinator
     rank: int
@@ -69,6 +70,7 @@ class Attachment:
     last_seen: float = 0.0
     control_seq: int = 0
     handled_seq: int = 0
+    request_seq: int = 0
     report_seq: int = 0
     retained: Retained = attrs.field(factory=Retained)
     tokens: dict[int, int] = attrs.field(factory=dict)

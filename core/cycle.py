@@ -13,7 +13,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from . import digests, joining
+from . import digests, in_place, joining
 from . import messages as m
 from .cycle_again import Again
 from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
@@ -133,9 +133,11 @@ class Cycle(Again):
         return among(event.rank, self.observers) and not event.state_complete
 
     def only_joiners_owe(self, event: object) -> bool:
-        """Every member has acknowledged; only joiners that were given their time hold the cycle (M-26)."""
-        owing = self.debtors()
-        return bool(owing) and not self.forming and all(among(rank, self.awaited) for rank in owing)
+        """Only joiners that were given their time hold the cycle (M-26): every member has acknowledged, or waits inside
+        the call for who has not begun with it."""
+        owing = in_place.outside(self) if self.co.config.is_collective else self.debtors()
+        waited = self.observers if self.co.config.is_collective else self.awaited
+        return bool(owing) and not self.forming and all(among(rank, waited) for rank in owing)
 
     def founded(self, event: m.SyncAck) -> bool:
         """The rank has said what it ships, and the averager that it has the consensus: a scatter comes after both
@@ -219,6 +221,8 @@ class Cycle(Again):
             co.peers[rank].open_slots(first)
         self._open()
         self.ask(self.participants)
+        if co.config.is_collective:
+            in_place.requested(self)
         if not co.config.is_progressive and not self.forming and not co.config.is_collective:
             for rank in self.members:
                 peer = co.peers[rank]
@@ -278,10 +282,11 @@ class Cycle(Again):
 
     def unformed(self) -> list[int]:
         """Who holds formation up. Without the initial state it is its source alone: everybody else waits for it, and
-        can get it from another (M-6). Inside a collective nobody can be told from those who wait for him."""
+        can get it from another (M-6). In a collective it is who keeps the others inside, if that can be told."""
         if self.source is not None and self.reduced is None and not self.co.config.is_collective:
             return [self.source]
-        return [rank for rank in self.co.alive if not self.co.peers[rank].acked]
+        late = in_place.outside(self) if self.co.config.is_collective else []
+        return late or [rank for rank in self.co.alive if not self.co.peers[rank].acked]
 
     def _limit(self, rank: int) -> int:
         """R-4: steps dispatched to the incarnation and not merged."""
@@ -453,9 +458,10 @@ class Cycle(Again):
 
     def end_joiners(self, event: object) -> None:
         """M-26: who had its cycles and a ceiling on top goes; the run does not end for it."""
-        for rank in self.awaited:
-            if self.owes(rank):
-                self.co.lose(rank, "join_timeout: it did not take over the consensus in time")
+        held = in_place.outside(self) if self.co.config.is_collective else [r for r in self.awaited if self.owes(r)]
+        for rank in held:
+            self.co.lose(rank, "join_timeout: it did not take over the consensus in time")
+        self.last_evidence_at = self.co.now  # the others have their time for the cycle without it
 
     def abort(self, event: object) -> None:
         """The round will not be finished."""

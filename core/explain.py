@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from . import in_place
 from . import messages as m
 from .actions import Duty
 from .detector import Learned
@@ -245,8 +246,10 @@ def _owed(co: Coordinator, peer: Peer, holding: tuple[int, ...], ceiling: float)
     if escalated is not None:
         return escalated
     if co.config.is_collective:
-        return _reason("E13", rank, f"is in the collective of cycle {cycle.number} or on its way there", "R-13",
-                       cycle.armed_at, ceiling, holding)  # fmt: skip
+        late = tuple(in_place.outside(cycle))
+        what = "is on its way into" if rank in late or not late else "is in"
+        return _reason("E13", rank, f"{what} the collective of cycle {cycle.number}", "R-13", cycle.armed_at, ceiling,
+                       late or holding)  # fmt: skip
     stage, since = peer.climb.stage, peer.climb.evidence_at
     if stage is None:
         waits = _reason("E11", rank, "waits for the averager", "M-10", since, ceiling, ())

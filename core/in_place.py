@@ -12,6 +12,10 @@ lost with it. Then what is missing in the acks is its part: the total, less what
     the cycle is repeated     nothing of the attempt counts anywhere: all of it returns
 
 So a step is covered at most once, and never while it may be in no consensus.
+
+Inside the call nobody can be told from those who wait for him. But who has not even handled the request is outside: its
+training thread hangs before the call, and all others are kept by it (section 3: the control number that every report
+carries says what is handled). That tells a joiner, or a rank that cannot form, from those who wait for it (M-6, M-26).
 """
 
 from __future__ import annotations
@@ -25,7 +29,22 @@ if TYPE_CHECKING:
     from .cycle import Cycle
     from .peer import Peer
 
-__all__ = ["accepted", "set_aside"]
+__all__ = ["accepted", "outside", "requested", "set_aside"]
+
+
+def requested(cycle: Cycle) -> None:
+    """The request of a new cycle is out: by its number a rank says that it has begun with it."""
+    for rank in cycle.participants:
+        peer = cycle.co.peers[rank]
+        peer.request_seq = peer.control_seq
+
+
+def outside(cycle: Cycle) -> list[int]:
+    """Who keeps all others inside, because it has not begun with the call; nobody if none of them has."""
+    peers = cycle.co.peers
+    owing = [rank for rank in cycle.participants if cycle.takes_part(rank) and not peers[rank].acked]
+    late = [rank for rank in owing if peers[rank].handled_seq < peers[rank].request_seq]
+    return late if len(late) < len(owing) else []
 
 
 def set_aside(cycle: Cycle, peer: Peer) -> None:

@@ -227,9 +227,12 @@ def _may_exclude(co: Coordinator, peer: Peer) -> bool:
     if co.config.laggards != "exclude" or peer.phase != PeerPhase.VOTER:
         return False
     reduced = co.cycle.reduced if co.cycle.pending else None
-    if reduced is not None and peer.rank in reduced.accepted:
+    accepted = () if reduced is None else reduced.accepted
+    if peer.rank in accepted:
         return False
-    return any(co.peers[rank].steps for rank in co.voters if rank != peer.rank)
+    others = [rank for rank in co.voters if rank != peer.rank]
+    # Who has gone since its contribution was accepted is in the consensus all the same; but somebody has to go on.
+    return bool(others) and any([co.peers[r].steps for r in others] + [co.shipped_by(r) for r in accepted])
 
 
 def _exclude(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> None:

@@ -177,6 +177,8 @@ def buried(co: Coordinator, peer: Peer, cause: str) -> None:
     co.emit(Emit("Died", {"rank": peer.rank, "incarnation": peer.incarnation, "cause": cause}))
     if not (co.run.shutdown_issued or co.save_issued):
         co.emit(Alert("rank_lost", f"rank {peer.rank}", cause, critical=True))
+        if cause.startswith("overflow"):
+            co.emit(Alert("overflow", f"rank {peer.rank}", cause))
     co.deaths += 1
     _remove(co, peer)
     _declare(co, peer)

@@ -58,6 +58,8 @@ class Run:
         co, config = self.co, self.co.config
         if self.stop_number is not None:
             self.fail(f"{self.stop_text} to stop", status="stopped")
+        elif self._deserted():
+            self.fail(f"everyone who came has left, nobody came within {config.scaled(config.rejoin_window_s):g} s")
         elif not self.window_closed:
             here, waited = co.alive_count, co.now - self.opened_at
             enough = here >= config.min_ranks
@@ -68,16 +70,27 @@ class Run:
             if full or (enough and timed):
                 self.close_window()
             elif waited >= config.scaled(config.max_join_timeout_s):
-                self.fail(
-                    f"{here} of {config.min_ranks} ranks came within {waited:.0f} s"
-                    f" (here: {', '.join(str(r) for r in co.alive) or 'nobody'}); start the missing ones, or lower"
-                    " min_ranks"
-                )
+                remedy = "start the missing ones, or lower min_ranks"
+                if enough:
+                    remedy = "no operator started it; do so, or set start = 'auto'"
+                self.fail(f"{here} of {config.min_ranks} ranks came within {waited:.0f} s (here: "
+                          f"{', '.join(str(r) for r in co.alive) or 'nobody'}); {remedy}")  # fmt: skip
         elif co.alive_count < config.min_ranks:
             self.fail(f"{co.alive_count} ranks are left of the {config.min_ranks} that a run needs")
         elif co.now > self.closed_at + config.scaled(config.formation_s):
-            for rank in co.cycle.unformed():
+            late = co.cycle.unformed()
+            for rank in late:
                 co.lose(rank, f"not formed within {config.formation_s:g} s")
+            if config.is_collective and co.alive_count - len(late) >= config.min_ranks:
+                self.form_anew()  # the others are asked again, without them
+
+    def _deserted(self) -> bool:
+        """M-54: nobody is left of who had come, for `rejoin_window_s`. Who is yet to come is waited for by M-4."""
+        if self.co.alive_count or not self.co.seats:
+            self.below_min_since = None
+        elif self.below_min_since is None:
+            self.below_min_since = self.co.now
+        return self.co.now >= self.rejoin_deadline
 
     def form_anew(self) -> None:
         """Another source gives the initial state: it and those who wait for it have `formation_s` again (M-6)."""

@@ -64,7 +64,7 @@ def of_coordinator(co: Coordinator, failed: Collection[tuple[int, int, int]]) ->
             durations.clear()
         peer.progress_kind, peer.bytes_in = "", 0
         if forgets:
-            peer.handled_seq = 0
+            peer.handled_seq = peer.request_seq = 0
             peer.retained.clear()
             for number in [n for n in peer.tokens if (peer.rank, peer.incarnation, n) not in failed]:
                 del peer.tokens[number]

@@ -282,6 +282,23 @@ def test_the_only_mover_is_not_excluded() -> None:
     assert "0" not in str(said(hand.tick(200), "Excluded")) and 0 in hand.co.voters
 
 
+@pytest.mark.parametrize("others", [1, 0])
+def test_a_mover_that_is_in_the_consensus_and_dead_is_enough_for_those_who_are_left(others: int) -> None:
+    """M-14: another mover was accepted already, so there is an average without the one that hangs; the last voter is
+    not excluded all the same, because nobody could go on."""
+    hand = Hand(2 + others, samples=400, suspect_initial_s=10.0, laggards="exclude", policy="async").form()
+    hand.step(0, 1), hand.step(1, 1)
+    hand.feed(ev.OperatorRequest(ev.Operator.STOP))
+    for rank in range(2 + others):
+        hand.ready(rank)
+    hand.reduce(refused=(1,), accepted=(0,))
+    hand.feed(ev.LinkLost(0, 1, "gone"))
+    if others:
+        hand.ack(2)
+    effects = hand.tick(32)
+    assert said(effects, "Excluded") == [("Excluded", 1, "ack")] * others
+
+
 def test_a_rank_that_steps_too_slowly_is_excluded_from_its_window() -> None:
     """M-16: as above, while nothing is pending; the others go on."""
     hand = Hand(3, samples=400, suspect_initial_s=10.0, laggards="exclude").form()

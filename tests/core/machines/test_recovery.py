@@ -165,13 +165,15 @@ def test_a_failed_send_is_undone_only_where_nobody_may_come_back() -> None:
 
 
 def test_who_confirms_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """N-9: overflow, and nobody else is touched."""
+    """N-9, O-2: overflow, said once under that name, and nobody else is touched."""
     monkeypatch.setattr(retention, "MOST_MESSAGES", 40)
     hand = Hand(2).form()
     for _ in range(60):
         hand.co.send(hand.co.peers[0], m.SetGlobalStep, version=0, global_step=1)
-    [facts] = named(hand.feed(ev.Tick()), "Died")
+    effects = hand.feed(ev.Tick())
+    [facts] = named(effects, "Died")
     assert "overflow" in facts["cause"] and hand.co.voters == [1]
+    assert [alert.critical for alert in alerts(effects, "overflow")] == [False]
 
 
 def test_a_rank_that_is_declared_dead_is_told_before_its_link_is_closed() -> None:

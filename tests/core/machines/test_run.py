@@ -53,6 +53,27 @@ def test_too_few_ranks_fail_the_run_at_the_hard_limit_naming_who_came() -> None:
     assert len([e for e in effects if isinstance(e, fx.Finish)]) == 1 and not nobody.co.run.shutdown_issued
 
 
+def test_a_run_that_nobody_starts_fails_with_what_to_do() -> None:
+    """M-4: everyone is there, and a manual window waits for the operator alone."""
+    hand = Hand(2, target_ranks=2, min_ranks=2, start="manual")
+    hand.tick(602)
+    assert hand.co.run.status == "failed" and "no operator started it" in hand.co.run.text
+
+
+def test_a_forming_run_that_everyone_has_left_ends() -> None:
+    """M-54: after `rejoin_window_s` without a rank; who comes back in time is in time."""
+    hand = Hand(1, target_ranks=2)
+    hand.feed(ev.LinkLost(0, 1, "gone"))
+    hand.tick(59)
+    assert not hand.co.finished
+    hand.knock(1)
+    hand.tick(100)
+    assert not hand.co.finished and hand.co.alive == [0]
+    hand.say(0, m.Exiting, reason="changed its mind")
+    hand.tick(61)
+    assert hand.co.finished and "everyone who came has left" in hand.co.run.text
+
+
 @pytest.mark.parametrize(("start", "begins"), [("auto", False), ("manual", True), ("hybrid", True)])
 def test_an_operator_may_close_the_window_unless_it_is_automatic(start: str, begins: bool) -> None:
     """M-4: and manual runs wait for nothing else."""

@@ -12,7 +12,7 @@ from paceline.core import messages as m
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
 from support.cohort import hello
-from support.hand import alerts, messages
+from support.hand import alerts, messages, named
 from support.hand_collective import SICK, Joint, asked, covered, joint, lost
 
 # --- joins (M-23 to M-25, M-31) -----------------------------------------------------------------------------------
@@ -209,3 +209,69 @@ def test_there_is_no_shutdown_while_a_collective_may_spin() -> None:
 
     kinds = [type(e.message) for e in effects if isinstance(e, fx.Send)]
     assert kinds == [m.Update] * 2 + [m.SetGlobalStep] * 2 + [m.Shutdown] * 2
+
+
+def handled(hand: Joint, *ranks: int) -> None:
+    """The training threads of these ranks have begun with everything they were sent."""
+    for rank in ranks:
+        hand.say(rank, m.Heartbeat, step_count=0, state="x", control_seq=hand.co.peers[rank].control_seq)
+
+
+def with_a_newcomer() -> Joint:
+    """Two voters and a joiner in a session of three; a cycle of all of them is armed."""
+    hand = Joint(2, max_ranks=4, samples=400).form()
+    knock(hand)
+    hand.uid()
+    for rank in (0, 1):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    assert hand.co.cycle.pending and hand.co.cycle.observers == (2,)
+    return hand
+
+
+def test_a_joiner_that_hangs_before_its_call_ends_and_not_the_run() -> None:
+    """M-26, I36: the voters wait for it inside the call, which it never enters; at the ceiling its life ends, and the
+    cycle goes on in a session without it, with a ceiling of its own."""
+    hand = with_a_newcomer()
+    handled(hand, 0, 1)
+    assert [reason.waiting_for for reason in hand.co.explain(0)] == [(2,)], "O-4 E13: it is told apart"
+    effects = hand.tick(301)
+    assert [(e["rank"], e["cause"].split(":")[0]) for e in named(effects, "Died")] == [(2, "join_timeout")]
+    assert not named(effects, "Stalled") and hand.co.cycle.pending
+    effects = hand.tick(5) + hand.uid()
+    assert {(s.rank, s.cycle, s.attempt) for s in messages(effects, m.NewSession)} == {(0, 1, 1), (1, 1, 1)}
+    hand.average()
+    assert hand.co.cycle.version == 1 and hand.co.voters == [0, 1] and hand.co.run.phase == RunPhase.TRAINING
+
+
+@pytest.mark.parametrize("inside", [(0, 2), (0, 1, 2), ()])
+def test_where_a_voter_may_be_the_one_that_hangs_the_run_is_saved(inside: tuple[int, ...]) -> None:
+    """M-15 beside M-26: a member outside, everyone inside, or nobody: a wedged cohort, diagnosed."""
+    hand = with_a_newcomer()
+    handled(hand, *inside)
+    effects = hand.tick(301)
+    assert named(effects, "Stalled") and not named(effects, "Died")
+
+
+def test_a_collective_forms_without_the_rank_that_never_enters_it() -> None:
+    """M-6: dropped after `formation_s`, because min_ranks remain; the others get theirs anew, in a session of their
+    own."""
+    hand = Joint(3)
+    hand.uid()
+    handled(hand, 0, 2)
+    effects = hand.tick(61)
+    assert [e["rank"] for e in named(effects, "Died")] == [1] and hand.co.run.phase == RunPhase.FORMING
+    effects = hand.tick(1) + hand.uid()
+    assert {(s.rank, s.cycle, s.attempt, s.state_from) for s in messages(effects, m.NewSession)} == {
+        (0, 0, 1, 0), (2, 0, 1, 0),
+    }  # fmt: skip
+    hand.average(outcome=m.Outcome.OBSERVER)
+    assert hand.co.voters == [0, 2] and hand.co.run.phase == RunPhase.TRAINING
+
+
+def test_a_collective_of_which_nobody_enters_does_not_form() -> None:
+    """M-6: nobody is done, and nobody can be told from the others."""
+    hand = Joint(3)
+    hand.uid()
+    hand.tick(62)
+    assert hand.co.run.status == "failed"
