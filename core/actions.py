@@ -130,8 +130,10 @@ class Actions:
         """Decide what belongs to the consensus of this cycle, and tell it to whom it concerns (K-2, K-3)."""
         tail = self._in_tail()
         due = self._checkpoint_due() or tail
-        if due:
-            self._arm_bundle(cycle, tail)
+        # After a stop this is the last average; where the averager keeps nothing, only a rank can write it (K-4, K-7).
+        last = self.co.stopping and self.co.config.averager in RANKS_WRITE
+        if due or last:
+            self._arm_bundle(cycle, tail or last)
         if due or self.again[CHECKPOINT]:
             self._arm_callback(cycle)
         self._arm_evaluation(cycle)
@@ -177,9 +179,14 @@ class Actions:
         self.bundle = Bundle(self._decide(), f"{co.config.save_path}/{name}")
         co.emit(Emit("CheckpointArmed", {"cycle": cycle, "version": version, "stem": self.bundle.stem}))
         if co.config.averager in RANKS_WRITE:
-            writer = co.roles.holder(CHECKPOINT) if co.roles.served(CHECKPOINT) else co.voters[0]
-            co.send(co.peers[writer], m.SaveConsensusModel, decision_id=self.bundle.decision_id, version=version,
-                    target_rank=writer, cycle=cycle, stem=self.bundle.stem)  # fmt: skip
+            self.order_model(self.bundle.decision_id, self.bundle.stem, version, cycle)
+
+    def order_model(self, decision_id: int, stem: str, version: int, cycle: int) -> None:
+        """K-7: the holder of the checkpoint role writes the consensus; one that it has adopted already at once."""
+        co = self.co
+        writer = co.roles.holder(CHECKPOINT) if co.roles.served(CHECKPOINT) else co.voters[0]
+        co.send(co.peers[writer], m.SaveConsensusModel, decision_id=decision_id, version=version, target_rank=writer,
+                cycle=cycle, stem=stem)  # fmt: skip
 
     def _arm_callback(self, cycle: int) -> None:
         """The user's checkpoint callback, if there is one. One that is armed and waits for a consensus is enough."""

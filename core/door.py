@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from .config import config_digest
 from .errors import ConfigError
 from .ledger import refused_hello
 from .messages import Hello, Reject, RejectCode
@@ -126,6 +127,10 @@ def _data(co: Coordinator, hello: Hello) -> Reject | None:
     differs = config.disagreement(hello.wishes)
     if differs is not None:
         return _no(RejectCode.CONFIG, f"another configuration: {differs}")
+    if hello.config_digest != config_digest(hello.wishes):
+        said, stated = hello.config_digest.hex()[:16], config_digest(hello.wishes).hex()[:16]
+        return _no(RejectCode.CONFIG, f"the digest {said} is not that of what this rank states, {stated}; install the "
+                   "same version everywhere")  # fmt: skip
     shortest, batch_size = length * config.repeats // config.epoch_splits, config.batch_size or 1
     if shortest < batch_size and (config.num_epochs or 0) > 0:
         return _no(RejectCode.CONFIG, f"an epoch of {shortest} samples is shorter than one batch of {batch_size}; take "

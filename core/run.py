@@ -182,6 +182,10 @@ class Run:
             raise InvariantError("I10: the last epoch is closed, but a voter holds unmerged steps (D-21)")
         if not self.co.actions.is_kept():
             self._write_consensus(m.SaveReason.GRACEFUL)
+            # Of this consensus nobody has stepped away, so a rank can still write it (K-4, K-7).
+            if co.config.averager in RANKS_WRITE and co.config.save_path is not None and co.voters and not co.movers:
+                stem = f"{co.config.save_path}/{FINAL_STEM}"
+                co.actions.order_model(self.decisions, stem, co.cycle.version, max(0, co.cycle.finished))
         self._shutdown()
 
     def _shutdown(self) -> None:

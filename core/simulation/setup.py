@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from .. import messages as m
-from ..config import Config
+from ..config import Config, config_digest
 from ..errors import ConfigError
 from ..schema import EntryClass, Schema, SchemaEntry, dataset_signature
 
@@ -79,6 +79,6 @@ def greeting(setup: Setup, wanted_rank: int | None = None) -> m.Hello:
         protocol=1, package="paceline", host="simulated", devices=("cpu",), runtime="simulated", byte_order=0,
         schema=setup.schema, schema_hash=setup.schema.hash(), averagers=("star", "collective"),
         callbacks=setup.callbacks,
-        dataset_signature=dataset_signature(setup.samples, b"simulated"), config_digest=bytes(32),
+        dataset_signature=dataset_signature(setup.samples, b"simulated"), config_digest=config_digest({}),
         wanted_rank=wanted_rank,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from paceline import Config, Coordinator, Link, Worker
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.config import config_digest
 from paceline.core.dispatch.permutation import partition
 from paceline.core.schema import EntryClass, Schema, SchemaEntry, dataset_signature
 from paceline.core.wire import Role
@@ -88,7 +89,7 @@ class Rank:
         self.send(self.link.send(m.Hello(
             protocol=1, package="paceline", host="here", devices=("cpu",), runtime="example", byte_order=0,
             schema=schema, schema_hash=schema.hash(), dataset_signature=dataset_signature(len(DATA), b""),
-            config_digest=bytes(32), averagers=("star",),
+            config_digest=config_digest({}), averagers=("star",),
         )))  # fmt: skip
 
     def receive(self, message: Any) -> None:

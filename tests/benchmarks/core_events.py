@@ -25,7 +25,7 @@ import time
 from typing import Any
 
 from paceline.core import messages as m
-from paceline.core.config import Config
+from paceline.core.config import Config, config_digest
 from paceline.core.coordinator import Coordinator
 from paceline.core.effects import OpenRound, Send
 from paceline.core.events import HelloReceived, Received, RoundReduced
@@ -200,8 +200,8 @@ def formed(
     coordinator = Coordinator(config)
     hello = m.Hello(
         protocol=1, package="paceline", host="here", devices=(), runtime="", byte_order=0, schema=SCHEMA,
-        schema_hash=SCHEMA.hash(), dataset_signature=dataset_signature(samples * ranks, b""), config_digest=b"",
-        averagers=("star",),
+        schema_hash=SCHEMA.hash(), dataset_signature=dataset_signature(samples * ranks, b""),
+        config_digest=config_digest({}), averagers=("star",),
     )  # fmt: skip
     for rank in range(ranks):
         coordinator.handle(HelloReceived(rank, hello), 0.0)

@@ -18,7 +18,7 @@ import attrs
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
-from paceline.core.config import Config
+from paceline.core.config import Config, config_digest
 from paceline.core.coordinator import Coordinator
 from paceline.core.phases import PeerPhase, RunPhase, WorkerPhase
 from paceline.core.schema import EntryClass, Schema, SchemaEntry, dataset_signature
@@ -37,8 +37,8 @@ def hello(samples: int, wishes: dict[str, Any] | None = None, **changes: Any) ->
     """A Hello of a healthy rank over a data set of `samples` samples."""
     fields: dict[str, Any] = dict(
         protocol=1, package="paceline", host="here", devices=("cpu",), runtime="test", byte_order=0, schema=SCHEMA,
-        schema_hash=SCHEMA.hash(), dataset_signature=dataset_signature(samples, b"x"), config_digest=b"\0" * 32,
-        averagers=("star", "collective"), wishes=wishes or {},
+        schema_hash=SCHEMA.hash(), dataset_signature=dataset_signature(samples, b"x"),
+        config_digest=config_digest(wishes or {}), averagers=("star", "collective"), wishes=wishes or {},
     )
     fields.update(changes)
     return m.Hello(**fields)

@@ -17,6 +17,7 @@ from paceline.core.roles import CHECKPOINT, EPOCH, EVALUATE, ROLES
 from support.cohort import Cohort
 from support.duties import EVAL, SAVE, arm, armed, evaluated, hand, result, wish
 from support.hand import Hand, alerts, messages, named
+from support.hand_collective import joint
 from support.rank import NEXT, Rank, of, reports
 
 # --- wishes and triggers (K-1, K-2) ----------------------------------------------------------------------------------
@@ -235,6 +236,28 @@ def test_k7_where_the_averager_keeps_nothing_a_rank_writes() -> None:
     effects = run.average()
     assert [e for e in effects if isinstance(e, fx.WriteMeta)]
     assert not [e for e in effects if isinstance(e, fx.SaveConsensus)]
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_k4_a_collective_that_is_stopped_leaves_its_model_too(steps: int) -> None:
+    """K-4, K-7: the last cycle arms the final bundle, before any further step; without one the consensus that nobody
+    has stepped away from is written at once. In both cases once, and before the shutdown."""
+    run = joint(2, save_path="runs", samples=400)
+    run.average()
+    for rank in (0, 1):
+        run.step(rank, steps)
+    begun = len(run.effects)
+    run.feed(ev.OperatorRequest(ev.Operator.STOP))
+    if steps:
+        run.average()
+    effects = run.effects[begun:]
+    (order,) = messages(effects, m.SaveConsensusModel)
+    assert (order.stem, order.version, order.cycle) == ("runs/consensus", 1 + steps, 1 + steps)
+    (meta,) = [e for e in effects if isinstance(e, fx.WriteMeta)]
+    assert (meta.record["decision_id"], meta.record["version"]) == (order.decision_id, order.version)
+    sent = [type(e.message) for e in effects if isinstance(e, fx.Send) and e.rank == order.target_rank]
+    assert sent.index(m.SaveConsensusModel) < sent.index(m.Shutdown)
+    assert not steps or sent.index(m.SaveConsensusModel) < sent.index(m.SyncNow)
 
 
 def _with_averager(run: Hand, name: str) -> Any:

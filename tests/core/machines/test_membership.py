@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
-from paceline.core.config import Config
+from paceline.core.config import Config, config_digest
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import LocalProtocolError
 from paceline.core.phases import PeerPhase, RunPhase
@@ -372,3 +372,17 @@ def test_a_coordinator_that_is_asked_first_knows_its_next_deadline() -> None:
     """I40: the deadline is set from the beginning."""
     co = Coordinator(Config(batch_size=1, num_epochs=1), now=3.0)
     assert co.poll_timeout() == 3.0 and co.run.phase == RunPhase.FORMING
+
+
+def test_a_digest_that_is_not_that_of_the_stated_values_is_refused() -> None:
+    """M-5, V-5: whoever counts its values otherwise may read them otherwise; nothing changes at the run."""
+    hand = Hand(1, target_ranks=3)
+    before = hand.co.snapshot()
+    for wishes, digest in (({"seed": 42}, bytes(32)), ({}, config_digest({"seed": 42}))):
+        effects = hand.feed(ev.HelloReceived(9, hello(60, wishes=wishes, config_digest=digest)))
+        [reject] = [e.reject for e in effects if isinstance(e, fx.Refuse)]
+        assert reject.code == m.RejectCode.CONFIG and digest.hex()[:16] in reject.text
+        hand.co.records.clear()
+    assert hand.co.alive == [0] and len(before) == len(hand.co.snapshot())
+    wished = {"seed": 42}
+    assert not [e for e in hand.feed(ev.HelloReceived(9, hello(60, wishes=wished))) if isinstance(e, fx.Refuse)]
