@@ -29,7 +29,7 @@ WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop
 LATER = {
     "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
     "wire_dtype": "the bf16 wire",
-    "tls": "TLS", "reports_per_epoch": "sub-epoch records",
+    "tls": "TLS",
 }  # fmt: skip
 """Knobs of protocol section 15 whose feature is not in this version, by feature."""
 
@@ -111,6 +111,7 @@ class Config:
     journal: str | None = None
     journal_sync: str = "process"
     lr_scale_ratio: float = 0.0
+    reports_per_epoch: int = 0
     bulk_auth: str = "full"
     max_model_bytes: int = 1 << 40
     run_id: bytes = attrs.field(default=b"\0" * 16, repr=False)
@@ -221,6 +222,8 @@ class Config:
             epochs = getattr(self, knob)
             fit = epochs is None or (isinstance(epochs, int) and epochs >= 1)
             _need(fit, knob, epochs, "a whole number of epochs, at least 1 (K-2)")
+        parts = self.reports_per_epoch
+        _need(isinstance(parts, int) and parts >= 0, "reports_per_epoch", parts, "a whole number of at least 0 (O-5)")
         rank = self.role_policy
         fit = rank == "fastest" or (isinstance(rank, int) and rank >= 0)
         _need(fit, "role_policy", rank, "'fastest' or the number of a rank (M-33)")
@@ -239,7 +242,7 @@ class Config:
         for knob in ("suspect_k", "suspect_floor_s", "suspect_initial_s"):
             number = getattr(self, knob)
             _need(math.isfinite(number) and number > 0, knob, number, "a finite number above 0 (M-11)")
-        _need(self.suspect_history >= 3, "suspect_history", self.suspect_history, "at least 3 durations (M-11)")
+        _need(self.suspect_history >= 1, "suspect_history", self.suspect_history, "at least 1 duration (M-11)")
         _need(self.max_nudges >= 0, "max_nudges", self.max_nudges, "at least 0 (M-13)")
         _need(self.laggards in ("wait", "exclude"), "laggards", self.laggards, "wait or exclude (M-14)")
         _need(self.laggards == "wait" or not self.is_collective, "laggards", self.laggards, "nobody can be left "

@@ -236,8 +236,12 @@ class Cycle(Again):
 
     def _idle_ms(self) -> dict[str, float]:
         """How long each member has shown no training, within this window (O-5)."""
-        now, begun, peers = self.co.now, self.idle_since, self.co.peers
-        return {str(rank): (now - max(begun, peers[rank].last_progress)) * 1000 for rank in self.members}
+        now, begun, peers, idle = self.co.now, self.idle_since, self.co.peers, {}
+        for rank in self.members:
+            peer = peers[rank]
+            idle[str(rank)] = idled = (now - max(begun, peer.last_progress)) * 1000
+            peer.idle_ms, peer.window_ms = peer.idle_ms + idled, peer.window_ms + (now - begun) * 1000
+        return idle
 
     @property
     def first_stage(self) -> Stage:
@@ -336,7 +340,7 @@ class Cycle(Again):
     def admit_contribution(self, event: m.SnapshotReady) -> None:
         """C-7, then R-11: what the report lane says may count in the sum."""
         peer = self.co.peers[event.rank]
-        peer.shipped = event.shipped_steps
+        peer.shipped, peer.copy_ms = event.shipped_steps, event.copy_ms
         peer.upload_ms = (self.co.now - self.armed_at) * 1000
         self._evidence(peer, "SnapshotReady")
         uploads = among(event.rank, self.members) or self.forming

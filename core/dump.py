@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import gates
 from .effects import Emit
+from .participation import participation
 from .phases import RunPhase
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def state_dump(co: Coordinator) -> dict[str, Any]:
 
 
 def _of_rank(co: Coordinator, peer: Peer) -> dict[str, Any]:
-    facts = peer.waits()
+    facts = {**peer.waits(), **participation(co, peer)}
     if peer.rank in co.voters:
         quiesced, met = gates.met(co, peer)
         facts |= {"quiesced": quiesced, "gate": met, "owes": co.cycle.owes(peer.rank)}

@@ -227,7 +227,7 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
         if merged[rank]:
             covered += co.book.merge(rank, merged[rank])
             peer.steps -= merged[rank]
-            peer.merges += 1
+            peer.merges, peer.merged_at = peer.merges + 1, co.now
             peer.refusals_in_row = 0
         if rank in refused:
             count = co.book.refuse(rank, cycle.number)
@@ -239,6 +239,7 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
             co.emit(Alert("refused", f"rank {rank}", f"contribution of cycle {cycle.number} refused: "
                           f"{refused[rank].name.lower()}; {count} steps are trained again"))  # fmt: skip
     co.desk.note_covered(covered)
+    co.desk.tell_parts()
     co.emit(Emit("Covered", {
         "cycle": cycle.number, "replayed": co.book.replayed,
         "slices": [[c.rank, c.epoch, c.first, c.count] for c in covered],

@@ -92,7 +92,8 @@ class Window:
 
 @state
 class Peer(Attachment):
-    """See the module. `satisfied` and `quota` are the gate's view of this rank (G-1), kept by the desk."""
+    """See the module. `satisfied` and `quota` are the gate's view of this rank (G-1), kept by the desk. For people only
+    (O-5): `merges` of `cycles`, the last `merged_at`, how long it idled in its windows, what its last copy took."""
 
     host: str = ""
     devices: tuple[str, ...] = ()
@@ -123,6 +124,10 @@ class Peer(Attachment):
     bytes_in: int = 0
     merges: int = 0
     cycles: int = 0
+    merged_at: float | None = None
+    idle_ms: float = 0.0
+    window_ms: float = 0.0
+    copy_ms: float | None = None
     fenced_told_at: float = float("-inf")
     loss: float | None = None
     stopped: bool = False

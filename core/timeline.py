@@ -126,7 +126,8 @@ _EVENTS = (
     _event("PhaseChanged", "The run is in another phase (C-25), or has been asked to stop (M-54).",
            phase="forming, training, stopping, final_eval or stopped", ranks_opt="who is there",
            rank_opt="who evaluates", status_opt="how the run ended", why_opt="in words"),
-    _event("Custom", "Anything else, for people: samples of resources (O-5), transfers of state (M-24)."),
+    _event("Custom", "Anything else, for people: samples of resources and parts of an epoch (O-5), transfers of state "
+           "(M-24)."),
 )  # fmt: skip
 
 TIMELINE: Mapping[str, TimelineEvent] = {event.name: event for event in _EVENTS}

@@ -15,6 +15,7 @@ import attrs
 
 from ..effects import Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
+from ..participation import participation
 from ..phases import VOTER, RunPhase
 from ..values import state
 from .advisory import advise
@@ -281,6 +282,19 @@ class Desk:
             seen = self.tally(part.epoch).of(part.rank)
             seen.covered += Slice(part.epoch, part.first, part.count).picks(book.batch_size, book.length(part.epoch))[1]
             seen.covered_batches += part.count
+
+    def tell_parts(self) -> None:
+        """O-5: a record of an open epoch whenever another part of it is covered, `reports_per_epoch` in all."""
+        co, wanted = self.co, self.co.config.reports_per_epoch
+        for epoch, pool in co.book.pools.items() if wanted else ():
+            tally, done = self.tally(epoch), pool.covered * wanted // max(1, pool.total)
+            if done > tally.parts:
+                tally.parts = done
+                ranks = {str(rank): participation(co, co.peers[rank]) for rank in co.voters}
+                co.emit(Emit("Custom", {
+                    "what": "epoch_part", "epoch": epoch, "part": done, "of": wanted, "covered": pool.covered,
+                    "total": pool.total, **tally.cohort(co.now), "scalars": tally.scalars(), "ranks": ranks,
+                }))  # fmt: skip
 
     def serve_completions(self) -> None:
         """Step 11 of the pass: dispatch after completions (D-9)."""

@@ -87,11 +87,13 @@ class RankTally:
 
 @state
 class EpochTally:
-    """An open epoch, by rank. `opened_at` is the monotonic second at which its pool began (K-20)."""
+    """An open epoch, by rank. `opened_at` is the monotonic second at which its pool began (K-20), `parts` says how many
+    of its sub-epoch records are due (O-5)."""
 
     opened_at: float = 0.0
     ranks: dict[int, RankTally] = attrs.field(factory=dict)
     divergence: Spread | None = None
+    parts: int = 0
 
     def of(self, rank: int) -> RankTally:
         """What is known of a rank."""

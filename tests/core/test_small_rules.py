@@ -192,3 +192,38 @@ def test_records_and_hints_are_forwarded_and_do_not_pile_up() -> None:
 
     assert after(3)[1] == [fx.Publish, fx.Publish, fx.Stage] * 3
     assert after(3)[0] == after(1)[0]
+
+
+def test_participation_is_shown_beside_liveness() -> None:
+    """O-5: merges of cycles, the age of the last one, idle share, what was fenced and refused, what a copy took; a rank
+    whose heartbeats flow and whose steps are nowhere is only alive."""
+    hand = Hand(2, samples=400).form()
+    fresh = hand.co.dump()["ranks"][0]
+    assert (fresh["participation"], fresh["last_merge_s"], fresh["idle_share"]) == (None, None, None)
+    hand.now += 4.0
+    for rank in (0, 1):
+        hand.step(rank, 3)
+        hand.complete(rank)
+        hand.now += 1.0
+    hand.average(refused=(1,))
+    hand.now += 2.0
+    hand.say(1, m.SyncAck, cycle=0, attempt=0, step_count=0, shipped_steps=0, total_steps=0,
+             outcome=m.Outcome.OBSERVER, state_complete=True)  # fmt: skip
+    mine, other = hand.co.dump()["ranks"]
+    assert (mine["participation"], mine["only_alive"], mine["copy_ms"]) == (1.0, False, 1.0)
+    assert mine["last_merge_s"] == hand.co.now - hand.co.cycle.idle_since and mine["idle_share"] == 1.0 / 5.0
+    assert (other["participation"], other["only_alive"], other["last_merge_s"]) == (0.0, True, None)
+    assert (other["idle_share"], other["fenced"], other["refused"]) == (0.0, 1, 1)
+
+
+@pytest.mark.parametrize(("wanted", "told"), [(0, []), (1, [1]), (3, [1, 2, 3]), (100, [50, 100])])
+def test_an_epoch_is_told_of_in_parts(wanted: int, told: list[int]) -> None:
+    """O-5: at finishes, at most `reports_per_epoch`; each with what is known so far."""
+    samples, windows = (24, 2) if wanted == 100 else (36, 3)
+    hand = Hand(2, samples=samples, num_epochs=1, reports_per_epoch=wanted).form()
+    for _ in range(windows):
+        hand.window()
+    parts = [facts for facts in named(hand.effects, "Custom") if facts.get("what") == "epoch_part"]
+    assert [facts["part"] for facts in parts] == told
+    assert all(facts["of"] == wanted and facts["samples"] == 2.0 * facts["covered"] for facts in parts)
+    assert all(set(facts["ranks"]) == {"0", "1"} for facts in parts)
