@@ -168,9 +168,13 @@ class Book:
         entry = next((e for e in reversed(held.plans) if e.plan.plan_id == plan_id), None)
         if entry is None:
             return False
-        held.plans.remove(entry)
+        place = held.plans.index(entry)
+        del held.plans[place]
         held.in_flight_batches -= entry.slice.count - entry.done
-        held.epoch = entry.epoch_before
+        if place == len(held.plans):
+            held.epoch = entry.epoch_before
+        else:  # what was given after it comes after what was before it
+            held.plans[place].epoch_before = entry.epoch_before
         pool = self.pools[entry.slice.epoch]
         if entry.taken is not None:
             pool.undo(entry.taken, entry.done)

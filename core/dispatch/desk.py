@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..effects import Emit, Invoke
+from ..effects import Alert, Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
 from ..participation import participation
 from ..phases import VOTER, RunPhase
@@ -179,6 +179,9 @@ class Desk:
         """Undo a take whose message was lost, with its slot (D-14)."""
         held = self.co.book.holdings(rank)
         entry = next((e for e in held.plans if e.plan.plan_id == plan_id), None)
+        if entry is not None and entry is not held.plans[-1]:
+            text = f"plan {plan_id} was not sent, and a newer one is held"
+            self.co.emit(Alert("accounting", f"rank {rank}", text))
         if entry is not None and self.co.book.rollback(rank, plan_id):
             window = self.window
             if window is not None and window.epoch == entry.plan.epoch and rank in window.left:

@@ -205,3 +205,24 @@ def test_an_epoch_that_nobody_opened_is_uncovered_as_a_whole() -> None:
     assert book.uncovered(1) == [(0, 2)]
     book.last_closed_epoch = 0
     assert book.uncovered(0) == []
+
+
+@settings(max_examples=60)
+@given(takes=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 4)), min_size=1, max_size=5), order=st.randoms())
+def test_plans_that_were_never_sent_leave_nothing_in_whatever_order_that_is_told(
+    takes: list[tuple[int, int]], order: Any
+) -> None:
+    """D-14, I5, I49: epoch of the rank, free batches and what it holds are as before, also if the older plan fails
+    first."""
+    book = made(24, 2, 2)
+    book.open_pool(1, RANKS, None)
+    book.take(0, 0, 1)
+    before = book.holdings(0).epoch, book.holdings(0).in_flight_batches, [places(book, epoch) for epoch in (0, 1)]
+    free = [pool.free_ranges() for pool in book.pools.values()]
+    plans = [plan for epoch, most in takes if (plan := book.take(0, epoch, most)) is not None]
+    order.shuffle(plans)
+    for plan in plans:
+        assert book.rollback(0, plan.plan_id) and not book.rollback(0, plan.plan_id)
+    assert (book.holdings(0).epoch, book.holdings(0).in_flight_batches) == before[:2]
+    assert [sorted(places(book, epoch)) for epoch in (0, 1)] == [sorted(found) for found in before[2]]
+    assert [pool.free_ranges() for pool in book.pools.values()] == free

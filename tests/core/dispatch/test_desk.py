@@ -14,7 +14,7 @@ from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
 
 from support.cohort import Cohort
-from support.hand import Hand, messages, named
+from support.hand import Hand, alerts, messages, named
 
 
 def sizes(effects: list[Any], kind: type = m.StartEpoch) -> dict[int, int]:
@@ -269,3 +269,15 @@ def test_final_windows_of_any_size_end_their_epoch(
     cohort = Cohort(ranks=ranks, samples=samples, anchor=anchor, batch_size=size, drop_last=drop, repeats=repeats)
     cohort.run(seed)
     assert cohort.finish is not None and cohort.finish.status == "ok"
+
+
+def test_a_rollback_that_is_not_of_the_newest_plan_is_loud() -> None:
+    """D-14, O-2: the older of two async plans failed; both are undone, and the epoch of the rank is what it was."""
+    hand = Hand(2, samples=400, policy="async").form()
+    hand.co.desk.take(0, 0, 1)
+    first, second = (entry.plan.plan_id for entry in hand.co.book.holdings(0).plans)
+    hand.co.desk.rollback(0, first)
+    assert [alert.path for alert in alerts(hand.co.take_ready().effects, "accounting")] == ["rank 0"]
+    assert hand.co.book.holdings(0).epoch == 0
+    hand.co.desk.rollback(0, second)
+    assert not alerts(hand.co.take_ready().effects, "accounting") and hand.co.book.holdings(0).epoch == -1
