@@ -281,7 +281,7 @@ class Peer(Attachment):
         self.co.run.note_saved(self, event)
 
     def depart(self, event: m.Exiting) -> None:
-        """M-8: a departure, no death: no alert, no DeclareDead, the link is closed."""
+        """M-8: a departure, no death: no alert, but all others are told, and the link is closed."""
         self.co.departed(self, event.reason)
 
     def die(self, event: Lost) -> None:
