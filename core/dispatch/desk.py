@@ -270,7 +270,7 @@ class Desk:
         """Keep the metrics of a chunk (K-20) and remember whom to serve (C-3.11). `epoch` is that of the plan: a label
         that a rank made up would open the tally of an epoch that does not exist, and nothing would ever close it."""
         if epoch in self.co.book.pools:
-            self.tally(epoch).of(rank).add(metrics)
+            self.tally(epoch).add(rank, metrics)
         self.awaiting.append(rank)
 
     def note_divergence(self, epoch: int, largest: float) -> None:

@@ -17,14 +17,19 @@ A value without data is absent, never zero, and so is one that is no finite numb
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import attrs
 
 from ..messages import Metrics
 from ..values import state, value
 
-__all__ = ["EpochTally", "RankTally", "Spread"]
+__all__ = ["MOST_SCALARS", "EpochTally", "RankTally", "Spread"]
+
+MOST_SCALARS, LONGEST_NAME = 256, 128
+"""Names of scalars in an epoch, and characters of one: what is told to all ranks has an end, whatever one rank says."""
+LONGEST_MS = 1e15
+"""Some 30,000 years: sums of shorter durations stay finite."""
 
 
 @value
@@ -54,8 +59,8 @@ class RankTally:
     starve_ms: float = 0.0
     scalars: dict[str, tuple[float, float]] = attrs.field(factory=dict)
 
-    def add(self, metrics: Metrics) -> None:
-        """One more chunk."""
+    def add(self, metrics: Metrics, names: Container[str]) -> None:
+        """One more chunk; of its scalars those with these names."""
         self.told += metrics.samples
         self.epoch_ms += _finite(metrics.epoch_ms)
         self.share_ms += _finite(metrics.share_complete_ms)
@@ -65,19 +70,19 @@ class RankTally:
             self.loss_sum += metrics.avg_loss * metrics.samples
             self.loss_samples += metrics.samples
         for name, (total, count) in metrics.scalars.items():
-            if math.isfinite(total):
+            if name in names and math.isfinite(total):
                 before = self.scalars.get(name, (0.0, 0.0))
                 self.scalars[name] = before[0] + total, before[1] + count
 
     @property
     def loss(self) -> float | None:
         """The mean loss of its chunks."""
-        return self.loss_sum / self.loss_samples if self.loss_samples else None
+        return _finite_or_none(self.loss_sum / self.loss_samples) if self.loss_samples else None
 
     @property
     def throughput(self) -> float | None:
         """Samples per second of its own work."""
-        return 1000 * self.told / self.share_ms if self.share_ms > 0 else None
+        return _finite_or_none(1000 * self.told / self.share_ms) if self.share_ms > 0 else None
 
     @property
     def part(self) -> float:
@@ -88,12 +93,19 @@ class RankTally:
 @state
 class EpochTally:
     """An open epoch, by rank. `opened_at` is the monotonic second at which its pool began (K-20), `parts` says how many
-    of its sub-epoch records are due (O-5)."""
+    of its sub-epoch records are out (O-5), `names` are those of its scalars."""
 
     opened_at: float = 0.0
     ranks: dict[int, RankTally] = attrs.field(factory=dict)
     divergence: Spread | None = None
     parts: int = 0
+    names: list[str] = attrs.field(factory=list)
+
+    def add(self, rank: int, metrics: Metrics) -> None:
+        """One more chunk of a rank. The first `MOST_SCALARS` names are kept, all others are dropped."""
+        fresh = [name for name in metrics.scalars if name not in self.names and len(name) <= LONGEST_NAME]
+        self.names += fresh[: max(0, MOST_SCALARS - len(self.names))]
+        self.of(rank).add(metrics, self.names)
 
     def of(self, rank: int) -> RankTally:
         """What is known of a rank."""
@@ -122,8 +134,8 @@ class EpochTally:
     def scalars(self) -> dict[str, float | None]:
         """The means of what scripts count by themselves."""
         seen = self._ascending()
-        names = sorted({name for tally in seen for name in tally.scalars})
-        return {name: _ratio([(tally.scalars.get(name, (0.0, 0.0)), tally.part) for tally in seen]) for name in names}
+        return {name: _ratio([(tally.scalars.get(name, (0.0, 0.0)), tally.part) for tally in seen])
+                for name in sorted(self.names)}  # fmt: skip
 
     def by_rank(self, share: Mapping[int, float]) -> dict[str, dict[str, float | None]]:
         """The view of each rank, with the share of the work that the schedule gives it (B-15)."""
@@ -141,15 +153,20 @@ class EpochTally:
 
 
 def _finite(number: float) -> float:
-    return number if math.isfinite(number) else 0.0
+    """A duration; one that is none, or longer than anything lasts, counts nothing."""
+    return number if 0 <= number <= LONGEST_MS else 0.0
+
+
+def _finite_or_none(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def _mean(weighed: list[tuple[float | None, int]]) -> float | None:
     known = [(number, weight) for number, weight in weighed if number is not None and weight]
     whole = sum(weight for _, weight in known)
-    return sum(number * weight for number, weight in known) / whole if whole else None
+    return _finite_or_none(sum(number * weight for number, weight in known) / whole) if whole else None
 
 
 def _ratio(sums: list[tuple[tuple[float, float], float]]) -> float | None:
     count = sum(count * part for (_, count), part in sums)
-    return sum(total * part for (total, _), part in sums) / count if count > 0 else None
+    return _finite_or_none(sum(total * part for (total, _), part in sums) / count) if count > 0 else None

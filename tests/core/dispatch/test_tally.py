@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
-from paceline.core.dispatch.tally import EpochTally
+from paceline.core.dispatch.tally import MOST_SCALARS, EpochTally
 
 from support.hand import Hand, messages, named
 
@@ -33,9 +33,9 @@ def test_a_worked_example() -> None:
     """K-20: durations are summed over chunks, losses weighted by samples, scalars divided once, the longest rank is the
     epoch."""
     tally = EpochTally()
-    tally.of(0).add(chunk(6, 1.0, 30.0, scalars={"hits": (3.0, 6)}))
-    tally.of(0).add(chunk(2, 5.0, 10.0, scalars={"hits": (1.0, 2), "seldom": (8.0, 2)}))
-    tally.of(1).add(chunk(8, 4.0, 20.0, epoch_ms=90.0, scalars={"hits": (0.0, 8)}))
+    tally.add(0, chunk(6, 1.0, 30.0, scalars={"hits": (3.0, 6)}))
+    tally.add(0, chunk(2, 5.0, 10.0, scalars={"hits": (1.0, 2), "seldom": (8.0, 2)}))
+    tally.add(1, chunk(8, 4.0, 20.0, epoch_ms=90.0, scalars={"hits": (0.0, 8)}))
     covered(tally, 0, 8)
     covered(tally, 1, 8)
 
@@ -54,10 +54,24 @@ def test_what_has_no_data_is_absent() -> None:
     tally = EpochTally(opened_at=5.0)
     empty = tally.cohort(now=7.5)
     assert (empty["avg_loss"], empty["throughput"], empty["epoch_ms"]) == (None, None, 2500.0), "the age of the pool"
-    tally.of(0).add(chunk(2, math.nan, math.inf, epoch_ms=-math.inf, scalars={"x": (math.nan, 1), "y": (1.0, 0)}))
+    tally.add(0, chunk(2, math.nan, math.inf, epoch_ms=-math.inf, scalars={"x": (math.nan, 1), "y": (1.0, 0)}))
     covered(tally, 0, 2)
     assert (tally.cohort(9.0)["avg_loss"], tally.cohort(9.0)["throughput"]) == (None, None)
-    assert tally.scalars() == {"y": None}
+    assert tally.scalars() == {"x": None, "y": None}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.floats(), st.floats(), st.floats()), max_size=6))
+def test_whatever_a_rank_says_the_view_is_finite_and_has_an_end(said: list[tuple[int, float, float, float]]) -> None:
+    """K-20, I22, N-24: it goes to all ranks, into the journal and to a hook."""
+    tally = EpochTally()
+    for rank, loss, ms, total in said:
+        names = {f"{rank}.{number}": (total, 1) for number in range(200)} | {"n" * 999: (1.0, 1)}
+        tally.add(rank, chunk(2, loss, ms, scalars=names))
+        covered(tally, rank, 2)
+    ranks = tally.by_rank({}).values()
+    told = [*tally.cohort(1.0).values(), *tally.scalars().values(), *(n for view in ranks for n in view.values())]
+    assert all(number is None or math.isfinite(number) for number in told)
+    assert len(tally.scalars()) <= MOST_SCALARS and not any(len(name) > 128 for name in tally.scalars())
 
 
 @given(losses=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.floats(0, 9)), min_size=1, max_size=12))
@@ -65,7 +79,7 @@ def test_without_a_fault_the_loss_is_that_of_all_samples(losses: list[tuple[int,
     """K-20: loss weighted by samples, however the chunks were dealt to ranks."""
     tally = EpochTally()
     for rank, samples, loss in losses:
-        tally.of(rank).add(chunk(samples, loss))
+        tally.add(rank, chunk(samples, loss))
         covered(tally, rank, samples)
     mean = sum(samples * loss for _, samples, loss in losses) / sum(samples for _, samples, _ in losses)
     told = tally.cohort(0.0)["avg_loss"]
