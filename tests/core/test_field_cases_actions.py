@@ -141,7 +141,8 @@ def test_a_rank_that_joins_at_the_end_of_an_epoch_begins_with_the_next_one(first
         hand.feed(knock)
     averaged(hand)
     ended = named(hand.effects[begun:], "EpochEnd")
-    assert [end["epoch"] for end in ended] == [0] and ended[0]["batches"] == 4, "of the two ranks that were in it"
+    assert [end["epoch"] for end in ended] == [0] and ended[0]["batches"] == 12
+    assert set(ended[0]["ranks"]) == {"0", "1"}, "of the two ranks that were in it"
     if first != "hello":
         assert hand.co.peers[2].phase == PeerPhase.JOINING
         duties.arm(hand)
