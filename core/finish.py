@@ -9,7 +9,7 @@ or policy that raises is alerted and read as Stable; every later step still runs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,6 +20,7 @@ from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowRe
 from .effects import Alert, CloseRound, Emit
 from .guard import GuardInput, telemetry
 from .phases import VOTER
+from .policies import UNCHANGED, consulted, overshoot, readings
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -91,7 +92,8 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     co = cycle.co
     anchor_before = co.balancer.anchor
     co.actions.stage_slack()
-    _guarded(cycle, "report", lambda: co.balancer.report(_window_report(cycle, reduce_ms), co.voters))
+    window = _window_report(cycle, reduce_ms)
+    consulted(co, "cadence.report", functools.partial(co.balancer.report, window, co.voters), None, UNCHANGED)
     co.roles.calibrate()
     verdict: Verdict | None = None
     nudge: NudgeDown | None = None
@@ -106,15 +108,14 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     cycle.sync_rounds += 1
     for step in (nudge, verdict):
         if step is not None:
-            _guarded(cycle, "apply", functools.partial(co.balancer.apply, step))
+            consulted(co, "cadence.apply", functools.partial(co.balancer.apply, step), None, UNCHANGED)
     if nudge is not None:
         co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": anchor_before, "to": co.balancer.anchor}))
     if isinstance(verdict, NudgeDown):
         co.emit(Alert("drift", f"cycle {cycle.number}", "the ranks drift apart; the window is shortened"))
     if co.config.policy == "async":
         for rank in co.voters:
-            took = reduce_ms if cycle.version else None
-            _guarded(cycle, "overshoot", functools.partial(co.balancer.overshoot, rank, took, co.config.max_overshoot))
+            overshoot(co, rank)
     cycle_steps = sum(merged.values())
     cycle.global_step += cycle_steps
     if verdict is not None:
@@ -124,23 +125,11 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
         co.emit(Emit("AnchorChanged", {"from": anchor_before, "to": co.balancer.anchor}))
 
 
-def _guarded(cycle: Cycle, what: str, call: Callable[[], object]) -> None:
-    """The balancer may be the embedder's: what it raises must not leave half the cohort updated (C-13)."""
-    try:
-        call()
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}; the counts stay as they are"
-        cycle.co.emit(Alert("callback_failed", f"cadence.{what}", text))
-
-
 def _verdict(cycle: Cycle, seen: GuardInput) -> Verdict:
-    """The guard may be the embedder's: what it raises must not leave half the cohort updated (C-13)."""
+    """What the guard says; where it raises, or says what is no verdict, Stable (C-13)."""
     co = cycle.co
-    try:
-        verdict = co.guard.observe(seen)
-    except Exception as error:
-        co.emit(Alert("callback_failed", "guard", f"{type(error).__name__}: {error}; read as Stable"))
-        return Stable()
+    stable: Verdict = Stable()
+    verdict = consulted(co, "guard", functools.partial(co.guard.observe, seen), stable, "read as Stable")
     if isinstance(verdict, Stable):
         return Stable(verdict.relax_up or co.config.relax_up)
     if isinstance(verdict, (SuppressGrowth, NudgeDown)):
@@ -186,7 +175,7 @@ def _cycle_facts(
         "counts": dict(zip(names, [co.balancer.counts[rank] for rank in co.voters], strict=True)),
         "divergence": dict(zip(names, [peer.divergence for peer in peers], strict=True)),
         "loss": dict(zip(names, [total / count if count else None for total, count in losses], strict=True)),
-        "step_ms": dict(zip(names, map(co.balancer.ms, co.voters), strict=True)),
+        "step_ms": dict(zip(names, readings(co, co.voters), strict=True)),
     }  # fmt: skip
 
 

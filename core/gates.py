@@ -17,7 +17,7 @@ from .errors import InvariantError
 from .ledger import reopen
 from .messages import ThrottleReason
 from .phases import CyclePhase, RunPhase
-from .policies import Cadence
+from .policies import Cadence, overshoot
 from .schema import dataset_length
 
 LEAD = ThrottleReason.LEAD
@@ -156,7 +156,7 @@ def _start(co: Coordinator) -> None:
     reopen(co)
     if config.policy == "async":
         for rank in co.voters:
-            co.balancer.overshoot(rank, None, config.max_overshoot)
+            overshoot(co, rank)
     co.roles.assign()
     co.actions.begin()
     if co.book.first_live < config.num_epochs:

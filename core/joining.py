@@ -13,6 +13,7 @@ no evidence yet, and the joiner is waited for only by the patience of M-26.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,6 +22,7 @@ from . import messages as m
 from .effects import CloseRound, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
 from .phases import JOINING, LAGGING, VOTER, RunPhase
+from .policies import consulted, overshoot
 from .run import RANKS_WRITE
 from .values import state, value
 
@@ -124,9 +126,11 @@ class Joins:
         co = self.co
         self.seed = None
         if co.run.phase == RunPhase.TRAINING:  # in formation the balancer does not exist yet
-            co.balancer.admit(peer.rank)
+            text = "its window is that of the slowest rank"
+            consulted(co, "cadence.admit", functools.partial(co.balancer.admit, peer.rank), None, text)
+            co.balancer.counts.setdefault(peer.rank, co.balancer.anchor)  # B-17, also where nobody said so
             if co.config.policy == "async":
-                co.balancer.overshoot(peer.rank, co.cycle.last_reduce_ms, co.config.max_overshoot)
+                overshoot(co, peer.rank)
 
     def ended(self, peer: Peer) -> None:
         """A life is over: its transfer needs nobody any more."""

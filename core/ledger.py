@@ -15,6 +15,7 @@ that version and schedule position go on where the weights are from.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from .dispatch.pool import Pool, Range, merge_ranges
 from .effects import Alert, Emit
 from .errors import CheckpointError, InvariantError
 from .messages import Hello, RejectCode
+from .policies import consulted
 from .schema import dataset_length
 from .values import value
 
@@ -179,9 +181,12 @@ def reopen(co: Coordinator) -> None:
     co.desk.advice_due = True
     for epoch, pool in book.pools.items():
         co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
-    if not co.balancer.restore(resume.balancer):
+    afresh = "what it held of the run before is not read"
+    ask = functools.partial(co.balancer.restore, resume.balancer)
+    if not consulted(co, "cadence.restore", ask, False, afresh):
         co.emit(Alert("refused", "balancer", "the run that is resumed had other ranks; the balancer starts afresh"))
-    if not co.guard.restore(resume.guard):
+    ask = functools.partial(co.guard.restore, resume.guard)
+    if not consulted(co, "guard.restore", ask, False, afresh):
         co.emit(Alert("refused", "guard", "the run that is resumed had another guard; this one starts afresh"))
 
 

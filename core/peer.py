@@ -18,6 +18,7 @@ from .effects import Alert, Emit
 from .errors import InvariantError
 from .ladder import Climb, Stage
 from .phases import IDLE, PENDING, PeerPhase
+from .policies import forget
 from .roles import CHECKPOINT, EVALUATE
 from .values import state, value
 
@@ -295,7 +296,7 @@ class Peer(Attachment):
         self.missed, self.back = 0, False
         self.co.withdraw(self)
         self.void_before = self.co.cycle.number + 1
-        self.co.balancer.forget(self.rank)
+        forget(self.co, self.rank)
 
     def _note_back(self) -> None:
         """M-14: the training thread of an excluded rank is back; it observes the next cycle."""

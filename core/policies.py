@@ -7,21 +7,34 @@ coordinator uses, and is given to it beside the config:
 
 Whether one of your own keeps its contract is what `paceline.core.conformance.policies` says, and
 `paceline conform policy module:factory --kind cadence`; docs/guides/write-a-policy.md explains it.
+
+What one of your own raises is told and costs its answer, never the cycle in which it was asked (C-13): the coordinator
+calls policies through `consulted`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 
 from .cadence import Balancer, CadencePhase
 from .cadence_inputs import Verdict, WindowReport
 from .detector import Detector, LearnedDetector
+from .effects import Alert
 from .guard import Guard
 
-__all__ = ["Cadence", "CadenceFactory", "Policies"]
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+
+__all__ = ["UNCHANGED", "Cadence", "CadenceFactory", "Policies", "consulted", "forget", "overshoot", "readings"]
+
+UNCHANGED = "the counts stay as they are"
+"""What a balancer that raises is told to have answered."""
+
+Answer = TypeVar("Answer")
 
 
 class Cadence(Protocol):
@@ -103,3 +116,31 @@ class Policies:
     guard: Guard | None = None
     cadence: CadenceFactory = Balancer
     detector: Detector = attrs.field(factory=LearnedDetector)
+
+
+def consulted(co: Coordinator, method: str, ask: Callable[[], Answer], otherwise: Answer, text: str) -> Answer:
+    """What a policy answers. One that raises is alerted under `method`, with `text` for what happens instead, and has
+    answered `otherwise`: it may be the embedder's, and must not leave half the cohort updated (C-13)."""
+    try:
+        return ask()
+    except Exception as error:
+        co.emit(Alert("callback_failed", method, f"{type(error).__name__}: {error}; {text}"))
+        return otherwise
+
+
+def readings(co: Coordinator, ranks: Sequence[int]) -> list[float]:
+    """What a step costs each of these ranks, in milliseconds; 0 where it is not known."""
+    unknown = [0.0] * len(ranks)
+    return consulted(co, "cadence.ms", lambda: list(map(co.balancer.ms, ranks)), unknown, "none counts as measured")
+
+
+def overshoot(co: Coordinator, rank: int) -> None:
+    """How far an async rank may run ahead from now on (G-9); before an average was made none has been timed."""
+    took = co.cycle.last_reduce_ms if co.cycle.version else None
+    ask = functools.partial(co.balancer.overshoot, rank, took, co.config.max_overshoot)
+    consulted(co, "cadence.overshoot", ask, 0, UNCHANGED)
+
+
+def forget(co: Coordinator, rank: int) -> None:
+    """A rank has died, left, or fallen behind (B-17, M-14)."""
+    consulted(co, "cadence.forget", functools.partial(co.balancer.forget, rank), None, UNCHANGED)
