@@ -8,7 +8,6 @@ or policy that raises is alerted and read as Stable; every later step still runs
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowRe
 from .effects import Alert, CloseRound, Emit
 from .guard import GuardInput, telemetry
 from .phases import VOTER
-from .policies import UNCHANGED, consulted, overshoot, readings
+from .policies import UNCHANGED, apply, consulted, overshoot, readings
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -93,7 +92,7 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     anchor_before = co.balancer.anchor
     co.actions.stage_slack()
     window = _window_report(cycle, reduce_ms)
-    consulted(co, "cadence.report", functools.partial(co.balancer.report, window, co.voters), None, UNCHANGED)
+    consulted(co, "cadence.report", lambda: co.balancer.report(window, co.voters), None, UNCHANGED)
     co.roles.calibrate()
     verdict: Verdict | None = None
     nudge: NudgeDown | None = None
@@ -108,7 +107,7 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     cycle.sync_rounds += 1
     for step in (nudge, verdict):
         if step is not None:
-            consulted(co, "cadence.apply", functools.partial(co.balancer.apply, step), None, UNCHANGED)
+            apply(co, step)
     if nudge is not None:
         co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": anchor_before, "to": co.balancer.anchor}))
     if isinstance(verdict, NudgeDown):
@@ -129,7 +128,7 @@ def _verdict(cycle: Cycle, seen: GuardInput) -> Verdict:
     """What the guard says; where it raises, or says what is no verdict, Stable (C-13)."""
     co = cycle.co
     stable: Verdict = Stable()
-    verdict = consulted(co, "guard", functools.partial(co.guard.observe, seen), stable, "read as Stable")
+    verdict = consulted(co, "guard", lambda: co.guard.observe(seen), stable, "read as Stable")
     if isinstance(verdict, Stable):
         return Stable(verdict.relax_up or co.config.relax_up)
     if isinstance(verdict, (SuppressGrowth, NudgeDown)):

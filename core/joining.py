@@ -13,7 +13,6 @@ no evidence yet, and the joiner is waited for only by the patience of M-26.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import attrs
@@ -127,7 +126,7 @@ class Joins:
         self.seed = None
         if co.run.phase == RunPhase.TRAINING:  # in formation the balancer does not exist yet
             text = "its window is that of the slowest rank"
-            consulted(co, "cadence.admit", functools.partial(co.balancer.admit, peer.rank), None, text)
+            consulted(co, "cadence.admit", lambda: co.balancer.admit(peer.rank), None, text)
             co.balancer.counts.setdefault(peer.rank, co.balancer.anchor)  # B-17, also where nobody said so
             if co.config.policy == "async":
                 overshoot(co, peer.rank)

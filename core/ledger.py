@@ -15,7 +15,6 @@ that version and schedule position go on where the weights are from.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -182,11 +181,9 @@ def reopen(co: Coordinator) -> None:
     for epoch, pool in book.pools.items():
         co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
     afresh = "what it held of the run before is not read"
-    ask = functools.partial(co.balancer.restore, resume.balancer)
-    if not consulted(co, "cadence.restore", ask, False, afresh):
+    if not consulted(co, "cadence.restore", lambda: co.balancer.restore(resume.balancer), False, afresh):
         co.emit(Alert("refused", "balancer", "the run that is resumed had other ranks; the balancer starts afresh"))
-    ask = functools.partial(co.guard.restore, resume.guard)
-    if not consulted(co, "guard.restore", ask, False, afresh):
+    if not consulted(co, "guard.restore", lambda: co.guard.restore(resume.guard), False, afresh):
         co.emit(Alert("refused", "guard", "the run that is resumed had another guard; this one starts afresh"))
 
 

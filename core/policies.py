@@ -14,7 +14,6 @@ calls policies through `consulted`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -29,7 +28,10 @@ from .guard import Guard
 if TYPE_CHECKING:
     from .coordinator import Coordinator
 
-__all__ = ["UNCHANGED", "Cadence", "CadenceFactory", "Policies", "consulted", "forget", "overshoot", "readings"]
+__all__ = [
+    "UNCHANGED", "Cadence", "CadenceFactory", "Policies", "apply", "consulted", "forget", "overshoot", "readings",
+    "slacken",
+]  # fmt: skip
 
 UNCHANGED = "the counts stay as they are"
 """What a balancer that raises is told to have answered."""
@@ -137,10 +139,20 @@ def readings(co: Coordinator, ranks: Sequence[int]) -> list[float]:
 def overshoot(co: Coordinator, rank: int) -> None:
     """How far an async rank may run ahead from now on (G-9); before an average was made none has been timed."""
     took = co.cycle.last_reduce_ms if co.cycle.version else None
-    ask = functools.partial(co.balancer.overshoot, rank, took, co.config.max_overshoot)
-    consulted(co, "cadence.overshoot", ask, 0, UNCHANGED)
+    most = co.config.max_overshoot
+    consulted(co, "cadence.overshoot", lambda: co.balancer.overshoot(rank, took, most), 0, UNCHANGED)
+
+
+def apply(co: Coordinator, verdict: Verdict) -> None:
+    """A verdict goes through the seam (B-12)."""
+    consulted(co, "cadence.apply", lambda: co.balancer.apply(verdict), None, UNCHANGED)
+
+
+def slacken(co: Coordinator, rank: int, ms: float) -> None:
+    """A rank will need so much of its next window for its callbacks (B-14)."""
+    consulted(co, "cadence.stage_slack", lambda: co.balancer.stage_slack(rank, ms), None, UNCHANGED)
 
 
 def forget(co: Coordinator, rank: int) -> None:
     """A rank has died, left, or fallen behind (B-17, M-14)."""
-    consulted(co, "cadence.forget", functools.partial(co.balancer.forget, rank), None, UNCHANGED)
+    consulted(co, "cadence.forget", lambda: co.balancer.forget(rank), None, UNCHANGED)

@@ -14,7 +14,7 @@ from paceline.core.cadence_inputs import NudgeDown, Stable
 from paceline.core.guard import GuardInput, NoGuard
 from paceline.core.timeline import TIMELINE, undeclared
 
-from support.hand import Hand, named, pending
+from support.hand import Hand, alerts, named, pending
 
 CORE = Path(__file__).parents[2] / "core"
 
@@ -115,7 +115,8 @@ def test_telemetry_gives_cosines_and_shifts_unless_the_guard_wants_none() -> Non
     assert told["cosines"] == {"0": pytest.approx(0.99995), "1": pytest.approx(0.99995)}
     assert told["shifts"] == {"0": 0.0, "1": 0.0}
 
-    assert not named(pending(guard="none").average(), "GuardTelemetry")
+    effects = pending(guard=NoGuard()).average()
+    assert not named(effects, "GuardTelemetry") and not alerts(effects, "callback_failed")
 
 
 class Harsh(NoGuard):
