@@ -157,9 +157,10 @@ class Peer(Attachment):
         return event.cycle < self.void_before
 
     def void_batch(self, event: m.Batch) -> None:
-        """Its picks return to the pool and it changes nothing else (C-8)."""
+        """Its picks return to the pool and it changes nothing else (C-8). The training thread lives (M-2)."""
         self.co.book.void_step(self.rank, self._head())
         self.last_step_count = event.step_count
+        self._progress("Batch")
         self.co.returned = self.co.urgent = True
 
     def drop_batch(self, event: m.Batch) -> None:
