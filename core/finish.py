@@ -95,21 +95,14 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     consulted(co, "cadence.report", lambda: co.balancer.report(window, co.voters), None, UNCHANGED)
     co.roles.calibrate()
     verdict: Verdict | None = None
-    nudge: NudgeDown | None = None
     seen = _guard_input(cycle, merged)
     if realized:
         verdict = _verdict(cycle, seen)
-        if co.meta is not None:
-            rates = [co.peers[r].lr for r in co.voters if co.peers[r].lr is not None]
-            nudge = co.meta.observe(rates[0] if rates else None, co.balancer.anchor, verdict, co.balancer.phase)
-    if realized:
+        _nudge(co, verdict)
         cycle.version += 1
     cycle.sync_rounds += 1
-    for step in (nudge, verdict):
-        if step is not None:
-            apply(co, step)
-    if nudge is not None:
-        co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": anchor_before, "to": co.balancer.anchor}))
+    if verdict is not None:
+        apply(co, verdict)
     if isinstance(verdict, NudgeDown):
         co.emit(Alert("drift", f"cycle {cycle.number}", "the ranks drift apart; the window is shortened"))
     if co.config.policy == "async":
@@ -135,6 +128,19 @@ def _verdict(cycle: Cycle, seen: GuardInput) -> Verdict:
         return verdict
     co.emit(Alert("callback_failed", "guard", f"{verdict!r} is no verdict; read as Stable"))
     return Stable()
+
+
+def _nudge(co: Coordinator, verdict: Verdict) -> None:
+    """B-40: the meta-controller's nudge goes through the seam first, and is told by itself: what the guard takes on top
+    in the same cycle is not its doing."""
+    if co.meta is None:
+        return
+    rates = [co.peers[r].lr for r in co.voters if co.peers[r].lr is not None]
+    before = co.balancer.anchor
+    nudge = co.meta.observe(rates[0] if rates else None, before, verdict, co.balancer.phase)
+    if nudge is not None:
+        apply(co, nudge)
+        co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": before, "to": co.balancer.anchor}))
 
 
 def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
@@ -272,6 +278,7 @@ def _tail(cycle: Cycle) -> None:
         peer.window.reset()
         peer.climb.suspected = ()
         peer.throttled = None
+        peer.divergence = peer.pre_norm = peer.post_norm = peer.digest = None
     co.returned = False
     co.desk.hand_out()
     co.desk.advise()

@@ -148,6 +148,34 @@ def test_each_verdict_is_told_with_its_factor() -> None:
     assert named(silent, "Verdict") and not named(silent, "GuardTelemetry")
 
 
+@pytest.mark.parametrize(("reporting", "nudged"), [((1,), True), ((0, 1), True), ((0,), False)])
+def test_a_cliff_of_the_rate_shortens_the_window_first(reporting: tuple[int, ...], nudged: bool) -> None:
+    """B-40, B-41, B-43, C-15.4: the rate is that of the lowest rank that has reported one. The factor is told as it was
+    before the seam, and what the guard takes on top is not the meta-controller's."""
+    hand = pending(2, 20, anchor=20, samples=4000, guard=Harsh())
+    for rank in reporting:
+        hand.say(rank, m.LrUpdate, lr=0.1, position=1)
+    assert named(hand.average(), "AnchorChanged") == [{"from": 20, "to": 10}]
+    hand.say(reporting[0] if nudged else 1, m.LrUpdate, lr=0.01, position=20)
+    effects = hand.window()
+
+    told = [{"factor": pytest.approx(2 / 3), "from": 10, "to": 7}]  # base 0.5, and the anchor a third below its mean
+    assert named(effects, "MetaNudge") == (told if nudged else [])
+    assert named(effects, "AnchorChanged") == [{"from": 10, "to": 4 if nudged else 5}]
+    assert len(alerts(effects, "drift")) == 1, "of the guard alone"
+
+
+def test_without_the_meta_controller_a_cliff_changes_nothing() -> None:
+    """B-40: the knob switches it off."""
+    hand = pending(2, 20, anchor=20, samples=4000, meta_controller=False)
+    hand.say(0, m.LrUpdate, lr=0.1, position=1)
+    hand.average()
+    hand.say(0, m.LrUpdate, lr=0.01, position=20)
+    effects = hand.window()
+
+    assert not named(effects, "MetaNudge") and not named(effects, "AnchorChanged")
+
+
 def test_an_unrealized_cycle_has_no_divergence_and_no_verdict() -> None:
     """B-30, C-17: there is nothing to judge."""
     effects = pending().average(refused=(0, 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.cadence_inputs import NudgeDown
+from paceline.core.peer import Window
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
 from support.hand import Hand, alerts, messages, named, pending
@@ -213,6 +215,16 @@ def test_a_guard_that_fails_leaves_nobody_without_an_update(answer: Any) -> None
     assert alerts(effects, "callback_failed")
     assert len(messages(effects, m.Update)) == 2 and hand.co.cycle.version == 1
     assert hand.co.cycle.phase == CyclePhase.IDLE
+
+
+def test_a_finish_leaves_nothing_of_its_cycle_behind() -> None:
+    """C-15.10: a window begins at zero, nobody is parked, and no divergence, norm or digest is left."""
+    hand = pending(policy="sync", samples=400)
+    hand.average()
+    for peer in (hand.co.peers[rank] for rank in (0, 1)):
+        assert (peer.divergence, peer.pre_norm, peer.post_norm, peer.digest) == (None, None, None, None)
+        assert peer.throttled is None and not peer.climb.suspected
+        assert attrs.asdict(peer.window) == attrs.asdict(Window())
 
 
 def test_a_nudge_shortens_the_window_loudly() -> None:
