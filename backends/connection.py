@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -22,8 +22,10 @@ import trio
 
 from ..core.config import config_digest
 from ..core.door import PROTOCOL
+from ..core.effects import Save
 from ..core.errors import ConfigError, PacelineError, RefusedError, TransportError
 from ..core.messages import Hello, Reject, ResumeClaim, Welcome, WelcomeStatus
+from ..core.phases import WorkerPhase
 from ..core.schema import Schema
 from ..core.worker import Worker, WorkerSettings
 from ..transports.api import Channel, Credentials
@@ -40,6 +42,8 @@ __all__ = ["Connection", "Environment", "connect"]
 
 JOIN_S = 15.0
 """How long the end of a session may take to say its last words."""
+POLL_S = 0.5
+"""How often who waits for orders of a failed rank looks whether any can come."""
 WELCOME_S = 30.0
 """How long the coordinator may take to answer a Hello."""
 
@@ -200,6 +204,14 @@ class Connection:
             if self._thread is not None and not self._thread.is_alive() and self.driver.orders.empty():
                 raise _plain(self._error) if self._error else TransportError("the link ended without a word") from None
             return None
+
+    def last_saves(self) -> Iterator[Save]:
+        """W-24: what was ordered to be saved before the training failed; nothing else is obeyed any more."""
+        with contextlib.suppress(PacelineError):  # the error that ended the training is the one to be told
+            while self.driver.worker.phase == WorkerPhase.DRAINING:
+                order = self.next_order(POLL_S)
+                if isinstance(order, Save):
+                    yield order
 
     def join(self) -> None:
         """Wait, bounded, until the last words are out."""

@@ -480,6 +480,8 @@ class Session:
             return
         if self._stop is None:
             self._connection.driver.feed(ev.TrainingFailed(f"{type(error).__name__}: {error}"))
+            for order in self._connection.last_saves():
+                self._save(order)
         self._tidy()
 
     def _abandon(self) -> None:

@@ -35,6 +35,7 @@ from .effects import Alert, Emit, Invoke
 from .errors import InvariantError
 from .events import ConsensusSaved, MetaWritten
 from .phases import RunPhase
+from .policies import slacken
 from .roles import CHECKPOINT, EPOCH, EVALUATE
 from .run import FINAL_STEM, RANKS_WRITE
 from .values import state, value
@@ -276,7 +277,7 @@ class Actions:
                  EVALUATE: _divides(config.eval_every, after)}  # fmt: skip
         for rank in co.voters:
             mine = [role for role, will in fires.items() if will and co.roles.holder(role) == rank]
-            co.balancer.stage_slack(rank, sum(self.cost_ms.get(role, 0.0) for role in mine))
+            slacken(co, rank, sum(self.cost_ms.get(role, 0.0) for role in mine))
 
     def finished(self, realized: bool) -> None:
         """C-15.12: the targets may begin, the averager may write. After an unrealized cycle everything waits for the

@@ -154,8 +154,12 @@ class Attachment:
         if plan_id is not None:
             co.desk.rollback(self.rank, plan_id)
         co.emit(Emit("SendFailed", {"rank": self.rank, "message": number}))
-        if not (co.run.shutdown_issued or co.save_issued):
-            co.emit(Alert("send_failed", f"rank {self.rank}", "a message could not be sent", critical=True))
+        message = self.retained.get(number)
+        # C-22: the order to save is no clean end itself; what else fails once it is out, or a shutdown, is of no use.
+        expected = co.save_issued and not isinstance(message, m.ShutdownWithSave)
+        if not (co.run.shutdown_issued or expected):
+            name = "a message" if message is None else type(message).__name__
+            co.emit(Alert("send_failed", f"rank {self.rank}", f"{name} could not be sent", critical=True))
 
     def reattach(self, event: HelloReceived) -> None:
         """M-42: what it lacks goes out behind its welcome; then it is woken like an idle rank (D-16)."""

@@ -72,6 +72,7 @@ class Config:
     min_chunk: int = 4
     partition_ratios: tuple[float, ...] | None = None
     speed_ratios: tuple[float, ...] | None = None
+    anchor_hint: tuple[float, ...] | None = None
     gamma: float = 1.0
     easgd_alpha: float | None = None
     guard: Any = "level"
@@ -202,7 +203,8 @@ class Config:
                   self.max_overshoot, "'auto' or at least 0 (G-9)")  # fmt: skip
             _need(self.policy == "async", "max_overshoot", self.max_overshoot, "only with policy async (G-9)")
         _need(not self.relax_up or self.policy == "async", "relax_up", self.relax_up, "only with async (B-13)")
-        for knob, ratios in (("partition_ratios", self.partition_ratios), ("speed_ratios", self.speed_ratios)):
+        for knob in ("partition_ratios", "speed_ratios", "anchor_hint"):
+            ratios = getattr(self, knob)
             if ratios is not None:
                 good = bool(ratios) and all(math.isfinite(x) and x > 0 for x in ratios)
                 enough = self.target_ranks in (None, len(ratios))

@@ -10,6 +10,7 @@ attempt. No measured time can open either (G-2).
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 from typing import Any
 
@@ -332,10 +333,17 @@ class Cycle(Again):
             self._compare_norms(event.post_norm)
 
     def _compare_norms(self, norm: float) -> None:
-        low, high = self.post_norms or (norm, norm)
-        self.post_norms = low, high = min(low, norm), max(high, norm)
-        if high - low > NORM_TOLERANCE * high:
-            self.co.emit(Alert("norm_mismatch", f"cycle {self.number}", f"post-norms from {low} to {high}"))
+        """C-6: said once, when the first one differs. A norm that is no number is no norm of a consensus (R-6), and
+        none that comes after it makes up for that."""
+        before = self.post_norms
+        if not math.isfinite(norm):
+            self.post_norms = math.nan, math.nan
+        else:
+            low, high = before or (norm, norm)
+            self.post_norms = min(low, norm), max(high, norm)
+        if _differ(self.post_norms) and not (before and _differ(before)):
+            text = "post-norms from {} to {}".format(*self.post_norms)
+            self.co.emit(Alert("norm_mismatch", f"cycle {self.number}", text))
 
     def admit_contribution(self, event: m.SnapshotReady) -> None:
         """C-7, then R-11: what the report lane says may count in the sum."""
@@ -491,3 +499,9 @@ class Cycle(Again):
             finish_formation(self)
         else:
             finish_cycle(self)
+
+
+def _differ(norms: tuple[float, float]) -> bool:
+    """Whether the lowest and highest norm are too far apart to be of one consensus (C-6)."""
+    low, high = norms
+    return not high - low <= NORM_TOLERANCE * high

@@ -8,8 +8,7 @@ or policy that raises is alerted and read as Stable; every later step still runs
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,6 +19,7 @@ from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowRe
 from .effects import Alert, CloseRound, Emit
 from .guard import GuardInput, telemetry
 from .phases import VOTER
+from .policies import UNCHANGED, apply, consulted, overshoot, readings
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -91,30 +91,23 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     co = cycle.co
     anchor_before = co.balancer.anchor
     co.actions.stage_slack()
-    _guarded(cycle, "report", lambda: co.balancer.report(_window_report(cycle, reduce_ms), co.voters))
+    window = _window_report(cycle, reduce_ms)
+    consulted(co, "cadence.report", lambda: co.balancer.report(window, co.voters), None, UNCHANGED)
     co.roles.calibrate()
     verdict: Verdict | None = None
-    nudge: NudgeDown | None = None
     seen = _guard_input(cycle, merged)
     if realized:
         verdict = _verdict(cycle, seen)
-        if co.meta is not None:
-            rates = [co.peers[r].lr for r in co.voters if co.peers[r].lr is not None]
-            nudge = co.meta.observe(rates[0] if rates else None, co.balancer.anchor, verdict, co.balancer.phase)
-    if realized:
+        _nudge(co, verdict)
         cycle.version += 1
     cycle.sync_rounds += 1
-    for step in (nudge, verdict):
-        if step is not None:
-            _guarded(cycle, "apply", functools.partial(co.balancer.apply, step))
-    if nudge is not None:
-        co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": anchor_before, "to": co.balancer.anchor}))
+    if verdict is not None:
+        apply(co, verdict)
     if isinstance(verdict, NudgeDown):
         co.emit(Alert("drift", f"cycle {cycle.number}", "the ranks drift apart; the window is shortened"))
     if co.config.policy == "async":
         for rank in co.voters:
-            took = reduce_ms if cycle.version else None
-            _guarded(cycle, "overshoot", functools.partial(co.balancer.overshoot, rank, took, co.config.max_overshoot))
+            overshoot(co, rank)
     cycle_steps = sum(merged.values())
     cycle.global_step += cycle_steps
     if verdict is not None:
@@ -124,29 +117,30 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
         co.emit(Emit("AnchorChanged", {"from": anchor_before, "to": co.balancer.anchor}))
 
 
-def _guarded(cycle: Cycle, what: str, call: Callable[[], object]) -> None:
-    """The balancer may be the embedder's: what it raises must not leave half the cohort updated (C-13)."""
-    try:
-        call()
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}; the counts stay as they are"
-        cycle.co.emit(Alert("callback_failed", f"cadence.{what}", text))
-
-
 def _verdict(cycle: Cycle, seen: GuardInput) -> Verdict:
-    """The guard may be the embedder's: what it raises must not leave half the cohort updated (C-13)."""
+    """What the guard says; where it raises, or says what is no verdict, Stable (C-13)."""
     co = cycle.co
-    try:
-        verdict = co.guard.observe(seen)
-    except Exception as error:
-        co.emit(Alert("callback_failed", "guard", f"{type(error).__name__}: {error}; read as Stable"))
-        return Stable()
+    stable: Verdict = Stable()
+    verdict = consulted(co, "guard", lambda: co.guard.observe(seen), stable, "read as Stable")
     if isinstance(verdict, Stable):
         return Stable(verdict.relax_up or co.config.relax_up)
     if isinstance(verdict, (SuppressGrowth, NudgeDown)):
         return verdict
     co.emit(Alert("callback_failed", "guard", f"{verdict!r} is no verdict; read as Stable"))
     return Stable()
+
+
+def _nudge(co: Coordinator, verdict: Verdict) -> None:
+    """B-40: the meta-controller's nudge goes through the seam first, and is told by itself: what the guard takes on top
+    in the same cycle is not its doing."""
+    if co.meta is None:
+        return
+    rates = [co.peers[r].lr for r in co.voters if co.peers[r].lr is not None]
+    before = co.balancer.anchor
+    nudge = co.meta.observe(rates[0] if rates else None, before, verdict, co.balancer.phase)
+    if nudge is not None:
+        apply(co, nudge)
+        co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": before, "to": co.balancer.anchor}))
 
 
 def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
@@ -186,7 +180,7 @@ def _cycle_facts(
         "counts": dict(zip(names, [co.balancer.counts[rank] for rank in co.voters], strict=True)),
         "divergence": dict(zip(names, [peer.divergence for peer in peers], strict=True)),
         "loss": dict(zip(names, [total / count if count else None for total, count in losses], strict=True)),
-        "step_ms": dict(zip(names, map(co.balancer.ms, co.voters), strict=True)),
+        "step_ms": dict(zip(names, readings(co, co.voters), strict=True)),
     }  # fmt: skip
 
 
@@ -286,6 +280,7 @@ def _tail(cycle: Cycle) -> None:
         peer.window.reset()
         peer.climb.suspected = ()
         peer.throttled = None
+        peer.divergence = peer.pre_norm = peer.post_norm = peer.digest = None
     co.returned = False
     co.desk.hand_out()
     co.desk.advise()

@@ -17,7 +17,7 @@ from .errors import InvariantError
 from .ledger import reopen
 from .messages import ThrottleReason
 from .phases import CyclePhase, RunPhase
-from .policies import Cadence
+from .policies import Cadence, overshoot
 from .schema import dataset_length
 
 LEAD = ThrottleReason.LEAD
@@ -157,7 +157,7 @@ def _start(co: Coordinator) -> None:
     reopen(co)
     if config.policy == "async":
         for rank in co.voters:
-            co.balancer.overshoot(rank, None, config.max_overshoot)
+            overshoot(co, rank)
     co.roles.assign()
     co.actions.begin()
     if co.book.first_live < config.num_epochs:
@@ -169,11 +169,16 @@ def cadence_of(co: Coordinator, ranks: list[int]) -> Cadence:
     config = co.config
     if config.batch_size is None or co.dataset is None:
         raise InvariantError("a balancer is made, but the run is not fully described yet (M-5)")
-    given = config.speed_ratios
     return co.policies.cadence(
         ranks=ranks, anchor=config.first_anchor, min_anchor=config.first_min_anchor,
         max_anchor=config.max_anchor, overhead_target=config.overhead_target,
         growth_applies=config.policy != "sync", max_batch_diff=config.max_batch_diff,
         cap=window_cap(dataset_length(co.dataset) * config.repeats, config.epoch_splits, config.batch_size),
-        relax_allowed=config.relax_up, speed_ratios=None if given is None else dict(enumerate(given)),
+        relax_allowed=config.relax_up, speed_ratios=_by_rank(config.speed_ratios),
+        anchor_ratios=_by_rank(config.anchor_hint),
     )  # fmt: skip
+
+
+def _by_rank(ratios: tuple[float, ...] | None) -> dict[int, float] | None:
+    """A knob that has one number per rank."""
+    return None if ratios is None else dict(enumerate(ratios))

@@ -285,4 +285,5 @@ def chosen(config: Config) -> Guard:
         return GrowthGuard()
     if guard == "none":
         return NoGuard()
-    return LevelGuard(default_threshold(blends=config.alpha is not None) if threshold is None else threshold)
+    blends = config.alpha is not None and config.alpha < 1.0  # with 1 it overwrites
+    return LevelGuard(default_threshold(blends=blends) if threshold is None else threshold)

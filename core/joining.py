@@ -21,6 +21,7 @@ from . import messages as m
 from .effects import CloseRound, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
 from .phases import JOINING, LAGGING, VOTER, RunPhase
+from .policies import consulted, overshoot
 from .run import RANKS_WRITE
 from .values import state, value
 
@@ -123,9 +124,11 @@ class Joins:
         co = self.co
         self.seeds, self.seeding = (), None
         if co.run.phase == RunPhase.TRAINING:  # in formation the balancer does not exist yet
-            co.balancer.admit(peer.rank)
+            text = "its window is that of the slowest rank"
+            consulted(co, "cadence.admit", lambda: co.balancer.admit(peer.rank), None, text)
+            co.balancer.counts.setdefault(peer.rank, co.balancer.anchor)  # B-17, also where nobody said so
             if co.config.policy == "async":
-                co.balancer.overshoot(peer.rank, co.cycle.last_reduce_ms, co.config.max_overshoot)
+                overshoot(co, peer.rank)
 
     def ended(self, peer: Peer) -> None:
         """A life is over: its transfer needs nobody any more."""

@@ -26,6 +26,7 @@ from .dispatch.pool import Pool, Range, merge_ranges
 from .effects import Alert, Emit
 from .errors import CheckpointError, InvariantError
 from .messages import Hello, RejectCode
+from .policies import consulted
 from .schema import dataset_length
 from .values import value
 
@@ -179,9 +180,10 @@ def reopen(co: Coordinator) -> None:
     co.desk.advice_due = True
     for epoch, pool in book.pools.items():
         co.emit(Emit("EpochStart", {"epoch": epoch, "batches": pool.total}))
-    if not co.balancer.restore(resume.balancer):
+    afresh = "what it held of the run before is not read"
+    if not consulted(co, "cadence.restore", lambda: co.balancer.restore(resume.balancer), False, afresh):
         co.emit(Alert("refused", "balancer", "the run that is resumed had other ranks; the balancer starts afresh"))
-    if not co.guard.restore(resume.guard):
+    if not consulted(co, "guard.restore", lambda: co.guard.restore(resume.guard), False, afresh):
         co.emit(Alert("refused", "guard", "the run that is resumed had another guard; this one starts afresh"))
 
 

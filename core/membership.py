@@ -20,6 +20,7 @@ from .engine import Kind
 from .events import HelloReceived, LinkLost, ProcessExited, SendFailed
 from .peer import Lost, Peer
 from .phases import PeerPhase, RunPhase
+from .policies import forget
 from .values import value
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def departed(co: Coordinator, peer: Peer, reason: str) -> None:
     _remove(co, peer)
     if not (co.run.shutdown_issued or co.save_issued):
         _declare(co, peer)
-    co.balancer.forget(peer.rank)
+    forget(co, peer.rank)
     co.emit(CloseLink(peer.rank, peer.incarnation, "left"))
 
 
@@ -182,7 +183,7 @@ def buried(co: Coordinator, peer: Peer, cause: str) -> None:
     co.deaths += 1
     _remove(co, peer)
     _declare(co, peer)
-    co.balancer.forget(peer.rank)
+    forget(co, peer.rank)
     # Said before its link is closed: a process that was only slow, or away, learns that it may come anew (W-20, W-21).
     co.emit(SendFenced(peer.rank, peer.incarnation, attachment.fenced(co, peer, cause, ends=True)))
     co.emit(CloseLink(peer.rank, peer.incarnation, cause))

@@ -18,6 +18,7 @@ from .effects import Alert, Emit
 from .errors import InvariantError
 from .ladder import Climb, Stage
 from .phases import IDLE, PENDING, PeerPhase
+from .policies import forget
 from .roles import CHECKPOINT, EVALUATE
 from .values import state, value
 
@@ -161,9 +162,10 @@ class Peer(Attachment):
         return event.cycle < self.void_before
 
     def void_batch(self, event: m.Batch) -> None:
-        """Its picks return to the pool and it changes nothing else (C-8)."""
+        """Its picks return to the pool and it changes nothing else (C-8). The training thread lives (M-2)."""
         self.co.book.void_step(self.rank, self._head())
         self.last_step_count = event.step_count
+        self._progress("Batch")
         self.co.returned = self.co.urgent = True
 
     def drop_batch(self, event: m.Batch) -> None:
@@ -300,7 +302,7 @@ class Peer(Attachment):
         self.missed, self.back = 0, False
         self.co.withdraw(self)
         self.void_before = self.co.cycle.number + 1
-        self.co.balancer.forget(self.rank)
+        forget(self.co, self.rank)
 
     def _note_back(self) -> None:
         """M-14: the training thread of an excluded rank is back; it observes the next cycle."""

@@ -7,21 +7,36 @@ coordinator uses, and is given to it beside the config:
 
 Whether one of your own keeps its contract is what `paceline.core.conformance.policies` says, and
 `paceline conform policy module:factory --kind cadence`; docs/guides/write-a-policy.md explains it.
+
+What one of your own raises is told and costs its answer, never the cycle in which it was asked (C-13): the coordinator
+calls policies through `consulted`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 
 from .cadence import Balancer, CadencePhase
 from .cadence_inputs import Verdict, WindowReport
 from .detector import Detector, LearnedDetector
+from .effects import Alert
 from .guard import Guard
 
-__all__ = ["Cadence", "CadenceFactory", "Policies"]
+if TYPE_CHECKING:
+    from .coordinator import Coordinator
+
+__all__ = [
+    "UNCHANGED", "Cadence", "CadenceFactory", "Policies", "apply", "consulted", "forget", "overshoot", "readings",
+    "slacken",
+]  # fmt: skip
+
+UNCHANGED = "the counts stay as they are"
+"""What a balancer that raises is told to have answered."""
+
+Answer = TypeVar("Answer")
 
 
 class Cadence(Protocol):
@@ -93,7 +108,7 @@ class Cadence(Protocol):
 CadenceFactory = Callable[..., Cadence]
 """Makes a balancer when training begins. It is called with the keyword arguments of `Balancer`: `ranks`, `anchor`,
 `min_anchor`, `max_anchor`, `overhead_target`, `growth_applies`, `max_batch_diff`, `cap`, `relax_allowed`,
-`speed_ratios`."""
+`speed_ratios`, `anchor_ratios`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -103,3 +118,41 @@ class Policies:
     guard: Guard | None = None
     cadence: CadenceFactory = Balancer
     detector: Detector = attrs.field(factory=LearnedDetector)
+
+
+def consulted(co: Coordinator, method: str, ask: Callable[[], Answer], otherwise: Answer, text: str) -> Answer:
+    """What a policy answers. One that raises is alerted under `method`, with `text` for what happens instead, and has
+    answered `otherwise`: it may be the embedder's, and must not leave half the cohort updated (C-13)."""
+    try:
+        return ask()
+    except Exception as error:
+        co.emit(Alert("callback_failed", method, f"{type(error).__name__}: {error}; {text}"))
+        return otherwise
+
+
+def readings(co: Coordinator, ranks: Sequence[int]) -> list[float]:
+    """What a step costs each of these ranks, in milliseconds; 0 where it is not known."""
+    unknown = [0.0] * len(ranks)
+    return consulted(co, "cadence.ms", lambda: list(map(co.balancer.ms, ranks)), unknown, "none counts as measured")
+
+
+def overshoot(co: Coordinator, rank: int) -> None:
+    """How far an async rank may run ahead from now on (G-9); before an average was made none has been timed."""
+    took = co.cycle.last_reduce_ms if co.cycle.version else None
+    most = co.config.max_overshoot
+    consulted(co, "cadence.overshoot", lambda: co.balancer.overshoot(rank, took, most), 0, UNCHANGED)
+
+
+def apply(co: Coordinator, verdict: Verdict) -> None:
+    """A verdict goes through the seam (B-12)."""
+    consulted(co, "cadence.apply", lambda: co.balancer.apply(verdict), None, UNCHANGED)
+
+
+def slacken(co: Coordinator, rank: int, ms: float) -> None:
+    """A rank will need so much of its next window for its callbacks (B-14)."""
+    consulted(co, "cadence.stage_slack", lambda: co.balancer.stage_slack(rank, ms), None, UNCHANGED)
+
+
+def forget(co: Coordinator, rank: int) -> None:
+    """A rank has died, left, or fallen behind (B-17, M-14)."""
+    consulted(co, "cadence.forget", lambda: co.balancer.forget(rank), None, UNCHANGED)

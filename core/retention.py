@@ -178,6 +178,10 @@ class Retained:
         self.bytes = held = self.bytes + size
         return held > MOST_BYTES or len(kept) > MOST_MESSAGES
 
+    def get(self, number: int) -> Any | None:
+        """The message with this number; None if it is not kept any more."""
+        return next((message for known, _, message in self.kept if known == number), None)
+
     def release(self, confirmed: int) -> None:
         """Everything up to this number has arrived."""
         while self.kept and self.kept[0][0] <= confirmed:

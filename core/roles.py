@@ -19,6 +19,7 @@ import attrs
 
 from . import messages as m
 from .effects import Alert, Emit
+from .policies import readings
 from .values import state
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ class Roles:
             return m.NO_RANK
         if pin is not None or not self.calibrated:
             return able[0]
-        measured = [rank for rank in able if self.co.balancer.ms(rank) > 0]
-        return min(measured, key=lambda rank: (self.co.balancer.ms(rank), rank)) if measured else able[0]
+        measured = [(ms, rank) for ms, rank in zip(readings(self.co, able), able, strict=True) if ms > 0]
+        return min(measured)[1] if measured else able[0]
 
     def _give(self, role: str, rank: int) -> None:
         """Told only when it has changed (M-34)."""

@@ -14,6 +14,7 @@ from .effects import Alert, CloseLink, Emit, Finish, SaveConsensus, WriteMeta
 from .errors import InvariantError
 from .ledger import META_FORMAT
 from .phases import CyclePhase, PeerPhase, RunPhase
+from .policies import consulted
 from .roles import EVALUATE
 from .values import state
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 FINAL_STEM = "consensus"
+NOT_KEPT = "its state is not kept, and a run that goes on from here begins with a fresh one"
+"""What becomes of the record if a policy cannot say what it holds (C-13)."""
 RANKS_WRITE = ("shared", "collective")
 """Averagers that keep no consensus of their own: the holder of the checkpoint role writes it (K-7)."""
 
@@ -264,12 +267,15 @@ class Run:
         """The record a resume reads (K-6): counters, coverage as uncovered batches per open epoch (K-10)."""
         co, cycle = self.co, self.co.cycle
         first = co.book.first_uncovered
+        nothing: dict[str, Any] = {}
         open_epochs = [e for e in range(first, co.book.num_epochs) if e in co.book.pools]
         return {
             "format": META_FORMAT, "decision_id": decision_id, "run_id": co.config.run_id.hex(),
             "generation": co.generation, "version": cycle.version, "cycle": cycle.number,
             "sync_rounds": cycle.sync_rounds, "global_step": cycle.global_step, "world": len(co.seats),
-            "reason": reason.name.lower(), "balancer": co.balancer.saved(), "guard": co.guard.saved(),
+            "reason": reason.name.lower(),
+            "balancer": consulted(co, "cadence.saved", lambda: co.balancer.saved(), nothing, NOT_KEPT),
+            "guard": consulted(co, "guard.saved", lambda: co.guard.saved(), nothing, NOT_KEPT),
             "uncovered": {str(e): [list(r) for r in co.book.uncovered(e)] for e in open_epochs},
             "last_closed_epoch": first - 1, "reached": co.actions.reached,
             "evaluated": co.actions.evaluated, "replayed": co.book.replayed, "seed": co.config.seed,

@@ -144,6 +144,16 @@ _TRAINING = (
     Row(_S, "RoundBroken", SAME, kind=Kind.IGNORE, rule="R-18"),
 )
 
+
+def _obeyed(event: str) -> tuple[Row, Row]:
+    """What ends the loop while the lane holds an order to stop: that is obeyed first (W-24). Outside a step nothing
+    waits, and in a collective what means stop is served at once."""
+    return (
+        Row(_T, event, _D, ("save_waits",), ("obey_save",), rule="W-24 W-19", note="a save waits in the lane"),
+        Row(_T, event, _S, ("stop_waits",), ("obey_stop",), rule="W-24 W-22", note="the run is over"),
+    )
+
+
 _ENDS = (
     Row(_J, "ShutdownWithSave", _S, (), ("say_goodbye", "stop_saved"), rule="W-19", note="nothing to save"),
     Row(_D, "ShutdownWithSave", SAME, ("renamed_saver",), ("save",), rule="M-52"),
@@ -154,6 +164,7 @@ _ENDS = (
     Row(_D, "Shutdown", SAME, ("already_saving",), kind=Kind.IGNORE, rule="W-19", note="the end of the save stops it"),
     Row(_D, "Shutdown", _S, (), ("stop_left",), rule="W-23"),
     Row(_D, "ActionDone", SAME, ("saves_again",), ("one_save_less",), rule="M-52"),
+    Row(_D, "ActionDone", _S, ("has_failed",), ("saved", "stop_failed"), rule="W-24", note="no clean end"),
     Row(_D, "ActionDone", _S, ("is_save",), ("saved", "say_goodbye", "stop_saved"), rule="W-19 W-24"),
     Row(ANY, "ActionDone", SAME, kind=Kind.IGNORE, rule="W-19", note="nobody waits for it"),
     Row(_UP, "Fenced", SAME, ("!is_foreign",), kind=Kind.IGNORE, rule="W-21"),
@@ -162,6 +173,7 @@ _ENDS = (
     Row(_D, "Fenced", _S, (), ("stop_left",), rule="W-23"),
     Row(_UP, "LinkLost", SAME, ("looking",), ("dial_again",), rule="M-40 W-21", note="a try that failed"),
     Row(_LIVE, "LinkLost", SAME, ("may_return",), ("lose_link",), rule="W-21 W-22"),
+    *_obeyed("LinkLost"),
     Row(_LIVE, "LinkLost", _S, (), ("lose_coordinator",), rule="W-21 W-22"),
     Row(_D, "LinkLost", SAME, ("already_saving",), kind=Kind.IGNORE, rule="W-23", note="the end of the save stops it"),
     Row(_D, "LinkLost", _S, (), ("stop_left",), rule="W-23"),
@@ -172,7 +184,9 @@ _ENDS = (
     Row(_LIVE, "Welcome", _J, (), ("start_over", "settle_in"), rule="W-21 M-42"),
     Row(_UP, "Reject", SAME, ("unsought",), kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
     Row(_UP, "Reject", SAME, ("worth_retry",), ("dial_again",), rule="N-29 M-40"),
+    *_obeyed("Reject"),
     Row(_LIVE, "Reject", _S, (), ("turned_away",), rule="W-21"),
+    *_obeyed("WindowOver"),
     Row(_LIVE, "WindowOver", _S, (), ("lose_coordinator",), rule="W-21"),
     *(
         Row(_D, name, SAME, ("already_saving",), kind=Kind.IGNORE, rule="W-23", note="the end of the save stops it")
@@ -181,6 +195,7 @@ _ENDS = (
     Row(_D, "WindowOver", SAME, ("already_saving",), ("stop_looking",), rule="W-23 W-21",
         note="the end of the save stops it"),
     *(Row(_D, name, _S, (), ("stop_left",), rule="W-23 W-21") for name in ("Welcome", "Reject", "WindowOver")),
+    *_obeyed("LaneClosed"),
     Row(_LIVE, "LaneClosed", _S, (), ("stop_clean",), rule="W-3"),
     Row(_D, "LaneClosed", SAME, ("already_saving",), kind=Kind.IGNORE,
         rule="W-23", note="the end of the save stops it"),
@@ -189,6 +204,8 @@ _ENDS = (
     Row((*_LIVE, _S), "GraceOver", SAME, kind=Kind.IGNORE, rule="W-23"),
     Row(_LIVE, "LeaveRequested", _D, (), ("leave",), rule="W-28"),
     Row((_D, _S), "LeaveRequested", SAME, kind=Kind.IGNORE, rule="W-28"),
+    Row(_T, "TrainingFailed", _D, ("save_waits",), ("obey_save", "note_failure"), rule="W-24 W-19",
+        note="a save waits in the lane"),
     Row(_UP, "TrainingFailed", _S, (), ("fail_training",), rule="W-24"),
     Row(_S, "TrainingFailed", SAME, kind=Kind.IGNORE, rule="W-24"),
 )

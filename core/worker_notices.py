@@ -27,7 +27,8 @@ NO_CYCLE = -1
 
 @state
 class WorkerNotices:
-    """Variables of W-1. `hand` is the plan in hand with its extensions, `mailbox` the one waiting (W-15)."""
+    """Variables of W-1. `hand` is the plan in hand with its extensions, `mailbox` the one waiting (W-15); `failure` is
+    what ended the training while an order to save was still to be obeyed (W-24)."""
 
     settings: WorkerSettings
     phase: WorkerPhase = WorkerPhase.JOINING
@@ -56,6 +57,7 @@ class WorkerNotices:
     dead_peers: tuple[tuple[int, int], ...] = ()
     saving: m.ShutdownWithSave | None = None
     saves_open: int = 0
+    failure: str | None = None
     report_seq: int = 0
     control_seen: int = 0
     control_handled: int = 0
@@ -158,6 +160,48 @@ class WorkerNotices:
         """Nothing is reported before the last file is written, or the save would count as settled."""
         self.saves_open -= 1
 
+    def save_waits(self, event: object) -> bool:
+        """An order to save has come and is not read yet: it waits for the end of a step (W-24)."""
+        stop = self._stop_that_waits
+        return isinstance(stop, m.ShutdownWithSave) and self.save_named(stop)
+
+    def stop_waits(self, event: object) -> bool:
+        """So has the word that the run is over (W-24)."""
+        return self._stop_that_waits is not None
+
+    @property
+    def _stop_that_waits(self) -> m.ShutdownWithSave | m.Shutdown | None:
+        return next((each for each in self.inbox if isinstance(each, (m.ShutdownWithSave, m.Shutdown))), None)
+
+    def obey_save(self, event: object) -> None:
+        """W-24: the loop is left, and what waits before the order means nothing any more."""
+        stop = self._stop_that_waits
+        assert isinstance(stop, m.ShutdownWithSave), "the guard lets only a save that waits pass"
+        self.inbox.clear()
+        self.save(stop)
+
+    def obey_stop(self, event: object) -> None:
+        """W-24: a clean end, whatever became of the link meanwhile (W-22)."""
+        stop = self._stop_that_waits
+        self.inbox.clear()
+        self.say_goodbye(stop)
+        if isinstance(stop, m.ShutdownWithSave):
+            self.stop_saved(stop)
+        else:
+            self.stop_clean(stop)
+
+    def has_failed(self, event: ActionDone) -> bool:
+        """The save that ends was the last thing a failed training process had to do (W-24)."""
+        return self.is_save(event) and self.failure is not None
+
+    def note_failure(self, event: Any) -> None:
+        """Told when the save is made."""
+        self.failure = event.text
+
+    def stop_failed(self, event: object) -> None:
+        """No Exiting, as without a save: the link that closes is the death report (W-24)."""
+        self.outbox.append(Stop("failed", self.failure or ""))
+
     def _let_go(self) -> None:
         if self.hand or self.mailbox:
             self.hand, self.mailbox, self.started = (), (), False
@@ -180,7 +224,9 @@ class WorkerNotices:
         self._let_go()
         reason = event.reason if isinstance(event, m.ShutdownWithSave) else (self.saving and self.saving.reason)
         name = m.SaveReason(reason or 0).name.lower()
-        self.outbox.append(Stop("saved", f"the run ended early ({name}); what it had is saved"))
+        # W-19: without a path, or before its first consensus, a rank has written nothing, and says so.
+        what = "what it had is saved" if self.saving is not None else "this rank had nothing to save, or no path for it"
+        self.outbox.append(Stop("saved", f"the run ended early ({name}); {what}"))
 
     def stop_left(self, event: object) -> None:
         """The lane ended while leaving (W-23, W-28)."""

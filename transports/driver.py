@@ -27,7 +27,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core.coordinator import Coordinator
 from ..core.errors import InvariantError, PacelineError, RemoteProtocolError, TransportError
-from ..core.messages import Hello
+from ..core.messages import Hello, Reject, RejectCode, Report
 from .api import Channel, Listener
 from .groups import first_error
 
@@ -325,7 +325,7 @@ class CoordinatorDriver:
                 nursery.start_soon(self._write, link)
                 nursery.start_soon(self._hang_up, link)
                 nursery.start_soon(self._serve_bulk, whom, link)
-                cause = await self._read(link.channel)
+                cause = await self._read(link, whom)
                 nursery.cancel_scope.cancel()
         except* (TransportError, RemoteProtocolError) as group:
             cause = str(first_error(group))
@@ -339,16 +339,36 @@ class CoordinatorDriver:
                         self.post(ev.SendFailed(token, link.number))
                 self.post(ev.LinkLost(*whom, link.overflow or cause, link.number))
 
-    async def _read(self, channel: Channel) -> str:
+    async def _read(self, link: _Link, whom: tuple[int, int]) -> str:
         """Reports until the lane ends; gives the cause."""
         try:
             while True:
-                message = await channel.receive()
+                message = await link.channel.receive()
+                forged = self._forged(message, whom)
+                if forged is not None:
+                    link.append(forged, None)
+                    with trio.move_on_after(FLUSH_S):
+                        await link.empty.wait()
+                    return forged.text
                 self.post(ev.Received(message))
                 if len(self._inbox) > INBOX_LIMIT:
                     await self._room.wait()
         except (TransportError, RemoteProtocolError) as error:
             return str(error)
+
+    def _forged(self, message: Any, whom: tuple[int, int]) -> Reject | None:
+        """What to answer to a stamp that is not this rank's (N-6, N-7). The machine does not know over which link a
+        report came: it would take it for the word of another rank, and end that one's session for it."""
+        if not isinstance(message, Report):
+            return None
+        run_id = self.coordinator.config.run_id
+        if message.run_id != run_id:
+            text = f"a report is stamped with run {message.run_id.hex()}; this link is of run {run_id.hex()}"
+            return Reject(code=RejectCode.OTHER_RUN, text=text)
+        if (message.rank, message.incarnation) != whom:
+            text = f"a report is stamped {message.rank}.{message.incarnation}; this link is of {whom[0]}.{whom[1]}"
+            return Reject(code=RejectCode.SEAT, text=f"{text} (rank.incarnation)")
+        return None
 
     async def _write(self, link: _Link) -> None:
         """The only writer of a control lane (N-4). A message stays in the queue until it has left; what is there when

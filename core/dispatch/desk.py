@@ -17,6 +17,7 @@ from ..effects import Alert, Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
 from ..participation import participation
 from ..phases import VOTER, RunPhase
+from ..policies import readings
 from ..values import state
 from .advisory import advise
 from .book import Covered
@@ -390,8 +391,9 @@ class Desk:
             given = co.config.partition_ratios
             ratios = {rank: given[rank] if rank < len(given) else given[-1] for rank in voters}
         elif co.config.policy != "sync" and co.balancer.calibrated:
-            slowest = max((co.balancer.ms(rank) for rank in voters), default=0.0)
-            ms = {rank: co.balancer.ms(rank) or slowest for rank in voters}
+            known = readings(co, voters)
+            slowest = max(known, default=0.0)
+            ms = {rank: reading or slowest for rank, reading in zip(voters, known, strict=True)}
         return shares(total, voters, ratios=ratios, ms=ms, holes=holes)
 
     def _start(self, rank: int, epoch: int, first: int, count: int) -> None:

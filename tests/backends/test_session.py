@@ -25,8 +25,10 @@ from paceline.backends.terminal import LeaveSignals
 from paceline.backends.trace import Tracer
 from paceline.core import effects as fx
 from paceline.core import events as ev
+from paceline.core import messages as m
 from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, RefusedError, TransportError
+from paceline.core.worker import Worker
 
 from support.cohort import hello
 from support.small_run import BATCH, PATIENCE_S, SAMPLES, Seen, SmallRun, Thread, dataset, train_one
@@ -185,6 +187,36 @@ def test_a_loop_that_is_left_is_a_death_and_the_run_goes_on(how: str):
     assert other.result().session.global_step == 2 * SAMPLES // BATCH
     assert run.coordinator.result().status == "ok"
     assert [record["rank"] for record in run.named("Died")] == [1]
+
+
+def test_a_step_that_raises_leaves_behind_the_save_that_was_ordered_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """W-24: the order waits for the end of a step, and the step does not end."""
+    told = threading.Event()
+    receive = Worker._receive
+
+    def heard(worker: Worker, message: Any, now: float) -> None:
+        receive(worker, message, now)
+        if isinstance(message, m.ShutdownWithSave):
+            told.set()
+
+    monkeypatch.setattr(Worker, "_receive", heard)
+    run = SmallRun(max_failure=1, save_path=str(tmp_path))
+
+    def before(seen: Seen) -> None:
+        if sum(map(len, seen.samples.values())) == BATCH:
+            if seen.session.rank == 0:
+                assert told.wait(PATIENCE_S)
+            raise ValueError("boom")
+
+    for rank in [run.start(rank, before=before) for rank in range(2)]:
+        with pytest.raises(ValueError, match="boom"):
+            rank.result()
+    assert run.coordinator.result().status == "saved"
+    assert {path.name for path in tmp_path.glob("max_failure.*")} == {
+        "max_failure.model.safetensors", "max_failure.rank0.optim.safetensors"
+    }  # fmt: skip
 
 
 def test_a_sample_that_cannot_be_read_ends_its_rank_with_its_own_error():

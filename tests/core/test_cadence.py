@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +64,17 @@ def test_delivered_scale_needs_a_capable_mode_and_a_sample_of_every_mover():
     assert select_feed(all_move, (0, 1, 2)) == {0: (100.0, 10), 1: (200.0, 10), 2: (300.0, 10)}
     assert select_feed(two_move, (0, 1, 2)) == {0: (135.0, 9), 1: (225.0, 9), 2: (0.0, 0)}
     assert select_feed(not_capable, (0, 1, 2)) == {0: (100.0, 10), 1: (200.0, 10), 2: (300.0, 10)}
+
+
+@pytest.mark.parametrize("sample", [(0.0, 9), (20.0, 0), (-1.0, 9), (math.nan, 9)])
+def test_a_delivered_sample_has_time_and_batches(sample):
+    """C-20, B-3: one field alone is no sample, and the whole cohort is measured on the compute scale."""
+    report = attrs.evolve(
+        window({0: 10.0, 1: 20.0}, delivered={0: 15.0}, capable=True),
+        delivered_ms={0: 135.0, 1: sample[0]}, delivered_batches={0: 9, 1: sample[1]},
+    )  # fmt: skip
+
+    assert select_feed(report, (0, 1)) == {0: (100.0, 10), 1: (200.0, 10)}
 
 
 def test_a_rank_that_no_longer_votes_does_not_spoil_coherence():
@@ -267,6 +279,12 @@ def test_a_speed_ratio_is_capped_and_a_count_is_at_least_one():
 
     assert capped.counts == {0: 10, 1: 640}
     assert pinned.counts == {0: 10, 1: 1}
+
+
+def test_two_readings_are_one_speed_strictly_within_a_millionth():
+    """B-7."""
+    assert feed(Balancer(ranks=(0, 1)), {0: 2e-6, 1: 1e-6}).counts == {0: 10, 1: 20}
+    assert feed(Balancer(ranks=(0, 1)), {0: 1.9e-6, 1: 1e-6}).counts == {0: 10, 1: 10}
 
 
 def test_the_dead_zone_is_exceeded_strictly():

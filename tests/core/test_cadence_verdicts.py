@@ -241,6 +241,7 @@ def test_the_cost_of_a_callback_is_a_moving_average():
     """B-1, B-14: the first as it is, then 0.3 new and 0.7 old; what is no measurement changes nothing."""
     assert callback_cost_ms(None, 100.0) == 100.0
     assert callback_cost_ms(100.0, 200.0) == pytest.approx(130.0)
+    assert callback_cost_ms(100.0, 0.0) == pytest.approx(70.0)
     assert [callback_cost_ms(100.0, absurd) for absurd in (math.nan, math.inf, -1.0)] == [100.0] * 3
     assert callback_cost_ms(None, math.nan) == 0.0
 

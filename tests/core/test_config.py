@@ -61,6 +61,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"policy": "sync", "partition_ratios": (1.0, 0.0)}, "D-17"),
     ({"speed_ratios": ()}, "B-6"),
     ({"speed_ratios": (1.0,), "target_ranks": 2}, "B-6"),
+    ({"anchor_hint": (1.0, 0.0)}, "B-6"),
     ({"checkpoint_every": 0}, "K-2"),
     ({"checkpoint_at_epoch": 1.5}, "K-2"),
     ({"eval_every": "often"}, "K-2"),

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from paceline.core import guard
 from paceline.core.cadence import NudgeDown, Stable, SuppressGrowth
-from paceline.core.guard import GrowthGuard, GuardInput, LevelGuard, NoGuard, cosine, default_threshold, telemetry
+from paceline.core.config import Config
+from paceline.core.guard import (
+    GrowthGuard,
+    GuardInput,
+    LevelGuard,
+    NoGuard,
+    chosen,
+    cosine,
+    default_threshold,
+    telemetry,
+)
 
 
 def cycle(*divergences, k_max=10, k_used=None, **norms):
@@ -55,6 +65,7 @@ def test_the_signal_is_the_largest_divergence():
         ([0.1, 0.2], Stable()),
         ([0.1, 0.2, 0.3], SuppressGrowth()),
         ([0.1, 0.2, 0.2], Stable()),
+        ([0.2, 0.2, 0.3], Stable()),
         ([0.3, 0.2, 0.4], Stable()),
         ([0.01, 0.02, 0.05], Stable()),  # at the threshold is not above it
         ([0.01, 0.02, 0.051], SuppressGrowth()),
@@ -78,6 +89,24 @@ def test_thresholds_by_adoption():
     """B-33: overwriting 0.05, blending 0.3, the constructor 0.01."""
     assert (default_threshold(blends=False), default_threshold(blends=True)) == (0.05, 0.3)
     assert LevelGuard().threshold == 0.01
+
+
+@pytest.mark.parametrize(
+    ("knobs", "expected"),
+    [
+        ({}, LevelGuard(0.05)), ({"policy": "sync"}, LevelGuard(0.05)), ({"policy": "async"}, LevelGuard(0.3)),
+        ({"policy": "async", "easgd_alpha": 0.9}, LevelGuard(0.3)),
+        ({"policy": "async", "easgd_alpha": 1.0}, LevelGuard(0.05)),  # R-17: that is overwriting
+        ({"policy": "async", "guard_threshold": 0.2}, LevelGuard(0.2)),
+        ({"guard": "growth"}, GrowthGuard()), ({"guard": "none"}, NoGuard()),
+    ],
+)  # fmt: skip
+def test_the_guard_that_a_config_names(knobs, expected):
+    """B-33, B-34: by name, with the threshold that suits how a consensus is adopted."""
+    made = chosen(Config(**knobs))
+
+    assert type(made) is type(expected) and made.saved() == expected.saved()
+    assert getattr(made, "threshold", None) == getattr(expected, "threshold", None)
 
 
 @given(cycles=CYCLES, threshold=st.floats(0, 1))

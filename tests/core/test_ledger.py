@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import pytest
@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.cadence import Balancer
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError
-from paceline.core.guard import GrowthGuard
+from paceline.core.guard import GrowthGuard, LevelGuard
 from paceline.core.journal import first_difference, replay
 from paceline.core.ledger import META_FORMAT, Resume
 from paceline.core.roles import ROLES
@@ -141,6 +142,22 @@ def test_another_number_of_ranks_starts_the_balancer_afresh_and_says_so() -> Non
     second.run_until(lambda: second.sent(m.StartEpoch))
     [alert] = second.alerts("refused")
     assert alert.path == "balancer" and not second.co.balancer.calibrated
+
+
+def test_a_policy_that_cannot_read_what_it_kept_starts_afresh_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-13, B-16."""
+    first = stopped()
+
+    def fails(*_: object) -> NoReturn:
+        raise KeyError("ms")
+
+    monkeypatch.setattr(Balancer, "restore", fails)
+    monkeypatch.setattr(LevelGuard, "restore", fails)
+    second = resumed(first, ranks=2, samples=60)
+    second.run_until(lambda: second.sent(m.StartEpoch))
+
+    assert [alert.path for alert in second.alerts("refused")] == ["balancer", "guard"]
+    assert [alert.path for alert in second.alerts("callback_failed")] == ["cadence.restore", "guard.restore"]
 
 
 def test_another_guard_starts_afresh_and_says_so() -> None:

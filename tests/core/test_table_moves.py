@@ -34,6 +34,8 @@ MOVING = {
 """The events that may move a machine (M-1, C-2, C-25, section 5)."""
 LIVE = (WorkerPhase.JOINING, WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
 INSIDE = WorkerPhase.IN_COLLECTIVE
+AT_REST = (WorkerPhase.JOINING, WorkerPhase.WAITING, WorkerPhase.THROTTLED, INSIDE)
+"""Where no order to stop can wait in the lane (W-24)."""
 ALIVE = (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
 ENDS: dict[tuple[str, str], dict[Any, IntEnum]] = {
     ("peer", "Exiting"): dict.fromkeys(ALIVE, PeerPhase.EXITED),
@@ -48,10 +50,10 @@ ENDS: dict[tuple[str, str], dict[Any, IntEnum]] = {
     ("run", "Saving"): dict.fromkeys((RunPhase.TRAINING, RunPhase.FINAL_EVAL), RunPhase.SHUTTING_DOWN),
     ("worker", "LeaveRequested"): dict.fromkeys(LIVE, WorkerPhase.DRAINING),
     ("worker", "Shutdown"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
-    ("worker", "WindowOver"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
+    ("worker", "WindowOver"): dict.fromkeys(AT_REST, WorkerPhase.STOPPED),
     ("worker", "SessionOverdue"): dict.fromkeys((WorkerPhase.JOINING, WorkerPhase.THROTTLED), WorkerPhase.STOPPED),
-    ("worker", "LaneClosed"): dict.fromkeys((*LIVE, INSIDE), WorkerPhase.STOPPED),
-    ("worker", "TrainingFailed"): dict.fromkeys((*LIVE, INSIDE, WorkerPhase.DRAINING), WorkerPhase.STOPPED),
+    ("worker", "LaneClosed"): dict.fromkeys(AT_REST, WorkerPhase.STOPPED),
+    ("worker", "TrainingFailed"): dict.fromkeys((*AT_REST, WorkerPhase.DRAINING), WorkerPhase.STOPPED),
 }
 """Where an event leads from a phase whatever the guards say."""
 

@@ -14,7 +14,7 @@ from paceline.core.cadence_inputs import NudgeDown, Stable
 from paceline.core.guard import GuardInput, NoGuard
 from paceline.core.timeline import TIMELINE, undeclared
 
-from support.hand import Hand, named, pending
+from support.hand import Hand, alerts, named, pending
 
 CORE = Path(__file__).parents[2] / "core"
 
@@ -115,7 +115,8 @@ def test_telemetry_gives_cosines_and_shifts_unless_the_guard_wants_none() -> Non
     assert told["cosines"] == {"0": pytest.approx(0.99995), "1": pytest.approx(0.99995)}
     assert told["shifts"] == {"0": 0.0, "1": 0.0}
 
-    assert not named(pending(guard="none").average(), "GuardTelemetry")
+    effects = pending(guard=NoGuard()).average()
+    assert not named(effects, "GuardTelemetry") and not alerts(effects, "callback_failed")
 
 
 class Harsh(NoGuard):
@@ -145,6 +146,34 @@ def test_each_verdict_is_told_with_its_factor() -> None:
     assert harsh == [{"cycle": 1, "verdict": "NudgeDown", "factor": 0.5}]
     silent = pending(guard=Silent()).average()
     assert named(silent, "Verdict") and not named(silent, "GuardTelemetry")
+
+
+@pytest.mark.parametrize(("reporting", "nudged"), [((1,), True), ((0, 1), True), ((0,), False)])
+def test_a_cliff_of_the_rate_shortens_the_window_first(reporting: tuple[int, ...], nudged: bool) -> None:
+    """B-40, B-41, B-43, C-15.4: the rate is that of the lowest rank that has reported one. The factor is told as it was
+    before the seam, and what the guard takes on top is not the meta-controller's."""
+    hand = pending(2, 20, anchor=20, samples=4000, guard=Harsh())
+    for rank in reporting:
+        hand.say(rank, m.LrUpdate, lr=0.1, position=1)
+    assert named(hand.average(), "AnchorChanged") == [{"from": 20, "to": 10}]
+    hand.say(reporting[0] if nudged else 1, m.LrUpdate, lr=0.01, position=20)
+    effects = hand.window()
+
+    told = [{"factor": pytest.approx(2 / 3), "from": 10, "to": 7}]  # base 0.5, and the anchor a third below its mean
+    assert named(effects, "MetaNudge") == (told if nudged else [])
+    assert named(effects, "AnchorChanged") == [{"from": 10, "to": 4 if nudged else 5}]
+    assert len(alerts(effects, "drift")) == 1, "of the guard alone"
+
+
+def test_without_the_meta_controller_a_cliff_changes_nothing() -> None:
+    """B-40: the knob switches it off."""
+    hand = pending(2, 20, anchor=20, samples=4000, meta_controller=False)
+    hand.say(0, m.LrUpdate, lr=0.1, position=1)
+    hand.average()
+    hand.say(0, m.LrUpdate, lr=0.01, position=20)
+    effects = hand.window()
+
+    assert not named(effects, "MetaNudge") and not named(effects, "AnchorChanged")
 
 
 def test_an_unrealized_cycle_has_no_divergence_and_no_verdict() -> None:

@@ -29,6 +29,11 @@ URL = "memory://driver"
 FINISH = fx.Finish("ok", "done")
 
 
+def report(number: int, rank: int = 0) -> m.Report:
+    """A report as the rank on that link stamps it."""
+    return attrs.evolve(heartbeat(number), run_id=b"\0" * 16, rank=rank, incarnation=1)
+
+
 @attrs.define
 class Stage:
     """A driver at work, and the ranks that a test dials to it."""
@@ -244,6 +249,29 @@ def test_a_refused_rank_hears_why():
     run_in_no_time(main)
 
 
+@pytest.mark.parametrize("stamp", [{"rank": 0}, {"incarnation": 2}, {"run_id": b"z" * 16}], ids=repr)
+def test_a_rank_speaks_for_itself_alone(stamp: dict[str, Any]):
+    """N-6, N-7: a report under the stamp of somebody else ends the link it came over, and nobody else's session."""
+
+    async def main() -> None:
+        async with stage() as s:
+            await s.join()
+            second = await s.join()
+            await second.send(report(1, rank=1))
+            await second.send(attrs.evolve(report(2, rank=1), **stamp))
+            await second.send(report(3, rank=1))
+            reject = await second.receive()
+            assert reject.code == (m.RejectCode.OTHER_RUN if "run_id" in stamp else m.RejectCode.SEAT)
+            assert not reject.retry
+            await assert_closed(second)
+            [lost] = await s.machine.until(ev.LinkLost)
+
+            assert [each.message.report_seq for each in s.machine.of(ev.Received)] == [1]
+            assert (lost.rank, lost.incarnation) == (1, 1) and "stamp" in lost.cause
+
+    run_in_no_time(main)
+
+
 def test_a_flood_of_reports_waits_outside(monkeypatch: pytest.MonkeyPatch):
     """Back-pressure: the inbox is bounded, a rank that talks too fast is not read, and nothing is lost."""
     monkeypatch.setattr(module, "INBOX_LIMIT", 10)
@@ -252,7 +280,7 @@ def test_a_flood_of_reports_waits_outside(monkeypatch: pytest.MonkeyPatch):
         async with stage() as s:
             rank = await s.join()
             for number in range(500):
-                await rank.send(heartbeat(number))
+                await rank.send(report(number))
             received = await s.machine.until(ev.Received, 500)
             assert [event.message.report_seq for event in received] == list(range(500))
             assert max(s.machine.batches) <= 12

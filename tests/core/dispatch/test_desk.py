@@ -36,6 +36,14 @@ def test_a_paced_rank_gets_its_count_and_no_more_in_a_window() -> None:
     assert hand.co.desk.left(0) == 0
 
 
+def test_an_anchor_hint_names_the_anchor_rank_until_it_is_measured() -> None:
+    """B-6: the smallest, ties the lowest; the counts stay equal, and a speed hint is the stronger one."""
+    ratios = (2.0, 0.5, 0.5)
+    assert Hand(3, anchor_hint=ratios).form().co.balancer.anchor_rank == 1
+    assert Hand(3, anchor_hint=ratios).form().co.balancer.counts == {0: 3, 1: 3, 2: 3}
+    assert Hand(3, anchor_hint=ratios, speed_ratios=(3.0, 2.0, 1.0)).form().co.balancer.anchor_rank == 2
+
+
 def test_hints_make_the_first_windows_unequal() -> None:
     """B-6, D-6: three times as fast, three times the steps."""
     hand = Hand(2, samples=400, speed_ratios=(3.0, 1.0)).form()

@@ -79,8 +79,10 @@ def test_one_death_inside_a_call_costs_nothing(
     cohort.run(schedule, [Fault(when, "doom", rank, how)])
 
     assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.ambiguous
-    refused = {why.split(":")[0] for _, why in cohort.co.refused}
-    assert cohort.co.deaths <= 1 and not cohort.co.violations and refused <= {"SessionIdGenerated"}
+    assert cohort.co.deaths <= 1 and not cohort.co.violations
+    # M-31: the run may be over before the generator answers; what it says then is too late, and nobody's fault.
+    late = "SessionIdGenerated: it was not asked, or is too late"
+    assert not [why for _, why in cohort.co.refused if why != late]
     names = [effect.name for effect in cohort.effects if isinstance(effect, fx.Emit)]
     known = names.index("Died") if "Died" in names else 0
     assert names[known:].count("SessionNew") <= 1

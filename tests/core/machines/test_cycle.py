@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.cadence_inputs import NudgeDown
+from paceline.core.peer import Window
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
 from support.hand import Hand, alerts, messages, named, pending
@@ -144,14 +147,25 @@ def test_an_ack_of_what_cannot_have_been_sent_ends_the_incarnation(ready: bool) 
     assert hand.co.peers[0].phase == PeerPhase.DEAD and hand.co.violations == 1
 
 
-def test_post_norms_that_differ_are_told() -> None:
-    """C-6."""
-    hand = pending()
-    for rank in (0, 1):
+@pytest.mark.parametrize(
+    ("norms", "told"),
+    [
+        ((1.0, 1.1, 1.0), [1]), ((1.1, 1.0, 1.2), [1]), ((1.0, 1.0, 1.1), [2]),  # once per cycle, however many follow
+        ((1.0, 1.0000009, 1.0), []), ((1.0, 1.0000011, 1.0), [1]), ((2e6, 2e6 + 1, 2e6 + 2.1), [2]),  # relative
+        ((1.0, 1.0, 1.0), []), ((0.0, 0.0, 0.0), []), ((None, 1.0, None), []),
+        ((1.0, math.nan, 1.0), [1]), ((math.nan, 1.0, 1.0), [0]), ((1.0, math.inf, 1.0), [1]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_post_norms_that_differ_are_told(norms: tuple[float | None, ...], told: list[int]) -> None:
+    """C-6: by more than a millionth of the larger one. A norm that is no number is that of no consensus (R-6)."""
+    hand = pending(3)
+    for rank in range(3):
         hand.ready(rank)
     hand.reduce()
-    assert not alerts(hand.ack(0), "norm_mismatch")
-    assert alerts(hand.ack(1, post_norm=1.1), "norm_mismatch")
+    effects = [hand.ack(rank, post_norm=norms[rank]) for rank in range(3)]
+
+    assert [rank for rank in range(3) if alerts(effects[rank], "norm_mismatch")] == told
 
 
 # --- finish (C-13 to C-17) -------------------------------------------------------------------------------------------
@@ -201,6 +215,16 @@ def test_a_guard_that_fails_leaves_nobody_without_an_update(answer: Any) -> None
     assert alerts(effects, "callback_failed")
     assert len(messages(effects, m.Update)) == 2 and hand.co.cycle.version == 1
     assert hand.co.cycle.phase == CyclePhase.IDLE
+
+
+def test_a_finish_leaves_nothing_of_its_cycle_behind() -> None:
+    """C-15.10: a window begins at zero, nobody is parked, and no divergence, norm or digest is left."""
+    hand = pending(policy="sync", samples=400)
+    hand.average()
+    for peer in (hand.co.peers[rank] for rank in (0, 1)):
+        assert (peer.divergence, peer.pre_norm, peer.post_norm, peer.digest) == (None, None, None, None)
+        assert peer.throttled is None and not peer.climb.suspected
+        assert attrs.asdict(peer.window) == attrs.asdict(Window())
 
 
 def test_a_nudge_shortens_the_window_loudly() -> None:

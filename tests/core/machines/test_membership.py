@@ -153,6 +153,27 @@ def test_a_failed_send_to_who_is_gone_or_being_dismissed_raises_no_alert() -> No
     assert not alerts(hand.feed(ev.SendFailed((0, 1, number))), "send_failed") and hand.co.lost_sends == 1
 
 
+def test_an_order_to_save_that_cannot_be_sent_is_alerted() -> None:
+    """C-22: it is no clean end, and no shutdown was issued before it; of what was sent earlier nobody needs to know."""
+    hand = Hand(3, samples=400, max_failure=1).form()
+    lost = hand.feed(ev.LinkLost(2, 1, "reset"))
+    tokens = {e.rank: e.token for e in lost if isinstance(e, fx.Send) and isinstance(e.message, m.ShutdownWithSave)}
+    [alert] = alerts(hand.feed(ev.SendFailed(tokens[0])), "send_failed")
+    before = alerts(hand.feed(ev.SendFailed((1, 1, tokens[1][2] - 1))), "send_failed")
+
+    assert alert.critical and alert.path == "rank 0" and "ShutdownWithSave" in alert.text
+    assert before == [] and hand.co.lost_sends == 2
+
+
+def test_the_alert_of_a_failed_send_names_the_message() -> None:
+    """C-22: what did not arrive decides what is missing at the rank."""
+    hand = Hand(2, samples=400).form()
+    token = next(e.token for e in hand.effects if isinstance(e, fx.Send) and isinstance(e.message, m.StartEpoch))
+    [alert] = alerts(hand.feed(ev.SendFailed(token)), "send_failed")
+
+    assert alert.text == "StartEpoch could not be sent"
+
+
 @settings(max_examples=60)
 @given(st.sets(st.integers(0, 3), min_size=1, max_size=3))
 def test_any_set_of_failed_updates_leaves_the_others_served(failing: set[int]) -> None:

@@ -123,6 +123,18 @@ def test_a_void_step_of_a_plan_that_went_back_is_a_sign_of_life_and_no_more() ->
     assert hand.co.book.holdings(RANK) == book
 
 
+def test_a_void_step_of_a_plan_still_in_hand_is_a_sign_of_life_too() -> None:
+    """M-2: a Batch of the training thread, whatever its picks are worth; its books are as C-8 says."""
+    hand = refused()
+    replayed = hand.co.book.replayed
+    hand.now += 5.0
+    hand.step(RANK, cycle=0)
+    peer = hand.co.peers[RANK]
+
+    assert (peer.last_progress, peer.progress_kind) == (hand.now, "Batch")
+    assert peer.steps == 0 and hand.co.book.replayed == replayed + 1
+
+
 def test_a_void_step_with_other_samples_is_refused() -> None:
     """D-11 before C-8: the plan is the right one, so its pick would go back as something it is not."""
     hand = refused()

@@ -116,6 +116,21 @@ def test_the_base_rises_only_for_the_version_in_hand() -> None:
     assert rank.worker.global_step == 7
 
 
+@pytest.mark.parametrize("source", ["StartEpoch", "Update"])
+def test_an_overwritten_plan_is_told_loudly_and_the_newer_one_stays(source: str) -> None:
+    """W-15: with the rank and both plans, because the book of the coordinator follows the newest dispatch."""
+    rank, newer = Rank(T, policy="async"), m.Plan(plan_id=9, epoch=1, offset=0, size=4)
+    assert not of(rank.control(m.StartEpoch, cycle=0, plan=NEXT), fx.Publish)
+    if source == "Update":
+        rank.request(1), rank.copied(1), rank.staged(1)
+    orders = rank.update(1, plan=newer) if source == "Update" else rank.control(m.StartEpoch, cycle=0, plan=newer)
+    facts = {"rank": 1, "dropped": (0, 8, 8), "kept": (1, 0, 4)}
+    assert of(orders, fx.Publish) == [fx.Publish("plan_overwritten", facts)]
+    rank.step(4, last=True)
+
+    assert of(rank.end(7), fx.Train) == [fx.Train(newer)] and rank.worker.phase == T
+
+
 # --- snapshots (W-10, W-11) ------------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,8 @@ SAVE = say(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.GRACEFUL, save
 SAVE_OTHERS = say(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.GRACEFUL, saver=0, stem="x")
 SAVE_NOWHERE = say(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.GRACEFUL, saver=1)
 SHUTDOWN = say(m.Shutdown, reason=m.SaveReason.GRACEFUL)
+SAVE_UNREAD = say(m.ShutdownWithSave, serve=False, decision_id=3, reason=m.SaveReason.GRACEFUL, saver=1, stem="x")
+SHUTDOWN_UNREAD = say(m.Shutdown, serve=False, reason=m.SaveReason.GRACEFUL)
 SAVED = tell(ev.ActionDone("save", 3, 0, 1.0))
 FENCED = tell(ev.Received(m.Fenced(generation=1, incarnation=2, cycle=3, why="stale")))
 FENCED_OWN = tell(ev.Received(m.Fenced(generation=1, incarnation=1, cycle=3, why="stale")))
@@ -121,6 +123,10 @@ def unlinked(rank: Rank) -> None:
 
 ENDS_A_LEAVER = (("Welcome(joining)", welcome(JOINED_ANEW, 2)), ("Reject for ever", REJECT),
                  ("the window is over", later(5.0)))  # fmt: skip
+ENDS_A_STEP = (("TrainingFailed", tell(ev.TrainingFailed("oom"))), ("lane closed", tell(ev.LaneClosed())),
+               ("link lost", LOST))  # fmt: skip
+"""What ends the training in the middle of a step; the first is no clean end."""
+ENDS_A_SEARCH = (("Reject for ever", REJECT), ("the window is over", later(60.0)))
 DONATE = say(m.RequestState, transfer_id=1, joiner_rank=2, joiner_incarnation=1)
 RETURNED = seq(lambda r: r.request(1, observer=True), lambda r: r.copied(1), lambda r: r.staged(1))
 
@@ -322,6 +328,16 @@ CASES: list[Case] = [
     *each((J, W, D), "TrainingFailed", tell(ev.TrainingFailed("oom")), ("Stop",), S),
     *each((T,), "TrainingFailed", tell(ev.TrainingFailed("oom")), ("AbandonPlan", "Stop"), S),
     *each((S,), "TrainingFailed", tell(ev.TrainingFailed("oom"))),
+    *(case for what, come in ENDS_A_STEP for case in each(
+        (T,), f"{what}, a save waits", come, ("AbandonPlan", "Save"), D, before=SAVE_UNREAD)),
+    *(case for what, come in ENDS_A_STEP[1:] for case in each(
+        (T,), f"{what}, a shutdown waits", come, ("Exiting", "AbandonPlan", "Stop"), S, before=SHUTDOWN_UNREAD)),
+    *(case for what, come in ENDS_A_SEARCH for case in each(
+        (T,), f"{what}, a save waits", come, ("AbandonPlan", "Save"), D, before=seq(SAVE_UNREAD, LOST), settings=BACK)),
+    *(case for what, come in ENDS_A_SEARCH for case in each((T,), f"{what}, a shutdown waits", come,
+        ("AbandonPlan", "Stop"), S, before=seq(SHUTDOWN_UNREAD, LOST), settings=BACK)),
+    *each((T,), "the save of a failed rank", SAVED, ("CheckpointResult", "Stop"), S,
+          before=seq(SAVE_UNREAD, tell(ev.TrainingFailed("oom")))),
     *each((D,), "the grace is over", tell(ev.Tick()), ("Heartbeat", "Stop"), S, settings={"leave_grace_s": 5.0},
           before=lambda r: setattr(r, "now", 5.0)),
     *each((S,), "anything of the coordinator", START),

@@ -1,0 +1,86 @@
+"""A policy of the embedder's may raise in any of its methods, and the run goes on as if it had said nothing (C-13).
+
+A cycle is finished once, whatever fails in it: nobody is left without an Update, no version is counted twice, and what
+follows the policy in the order of C-15 still happens. The same holds where a policy is told of a death or of the record
+of a run before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import pytest
+
+from paceline.core import effects as fx
+from paceline.core import events as ev
+from paceline.core import messages as m
+from paceline.core.cadence import Balancer
+from paceline.core.guard import LevelGuard
+from paceline.core.phases import CyclePhase, PeerPhase
+
+from support.cohort import hello
+from support.hand import Hand, alerts, messages, named
+
+KNOBS: dict[str, Any] = dict(callbacks=("epoch",), save_path="/x", checkpoint_every=1, anchor=3, max_ranks=3)
+
+
+def fails(*_: object, **__: object) -> NoReturn:
+    raise ZeroDivisionError("a policy of the embedder")
+
+
+def window(hand: Hand) -> list[Any]:
+    """As `Hand.window`, but a rank that only observes takes over the consensus before the others."""
+    effects: list[Any] = []
+    for rank in list(hand.co.voters):
+        while hand.co.cycle.phase == CyclePhase.IDLE and hand.co.book.holdings(rank).plans:
+            head = hand.co.book.head(rank)
+            effects += hand.complete(rank) if head is None else hand.step(rank)
+    for rank in hand.co.cycle.participants:
+        effects += hand.ready(rank)
+    effects += hand.reduce()
+    for rank in reversed(hand.co.cycle.participants):
+        effects += hand.ack(rank)
+    return effects
+
+
+@pytest.mark.parametrize("policy", ["cadence", "async"])
+@pytest.mark.parametrize(
+    ("owner", "method", "path"),
+    [
+        (Balancer, "report", "cadence.report"), (Balancer, "apply", "cadence.apply"),
+        (Balancer, "stage_slack", "cadence.stage_slack"), (Balancer, "overshoot", "cadence.overshoot"),
+        (Balancer, "admit", "cadence.admit"), (Balancer, "ms", "cadence.ms"), (Balancer, "saved", "cadence.saved"),
+        (LevelGuard, "observe", "guard"), (LevelGuard, "saved", "guard.saved"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_raises_leaves_every_finish_whole(
+    owner: type, method: str, path: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C-13, I4: a whole epoch and a rank that joins in it; the alert names what failed."""
+    hand = Hand(2, policy=policy, **KNOBS).form()
+    monkeypatch.setattr(owner, method, fails)
+    hand.feed(ev.HelloReceived(9, hello(60, callbacks=())))
+    effects: list[Any] = []
+    while not any(isinstance(effect, fx.WriteMeta) for effect in effects):
+        cycle = hand.co.cycle.finished
+        done = window(hand)
+        effects += done
+        closed = [e for e in done if isinstance(e, fx.CloseRound)]
+        assert hand.co.cycle.phase == CyclePhase.IDLE and len(closed) == 1 and hand.co.cycle.finished == cycle + 1
+        assert sorted(update.rank for update in messages(done, m.Update)) == hand.co.voters == [0, 1, 2]
+    happens = method != "overshoot" or policy == "async"
+
+    assert (path in {alert.path for alert in alerts(effects, "callback_failed")}) is happens
+    assert hand.co.cycle.version == hand.co.cycle.finished and hand.co.peers[2].phase == PeerPhase.VOTER
+    assert len(named(effects, "EpochEnd")) == hand.co.book.last_closed_epoch + 1
+
+
+@pytest.mark.parametrize("goes", ["dies", "leaves"])
+def test_a_policy_that_raises_keeps_nobody_in_the_run(goes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-13, B-17: the rank is gone, and what it held is trained by the other one."""
+    hand = Hand(2, **KNOBS).form()
+    monkeypatch.setattr(Balancer, "forget", fails)
+    effects = hand.feed(ev.LinkLost(1, 1, "reset")) if goes == "dies" else hand.say(1, m.Exiting, reason="leave")
+
+    assert [alert.path for alert in alerts(effects, "callback_failed")] == ["cadence.forget"]
+    assert hand.co.voters == [0] and named(effects, "Returned")
