@@ -169,6 +169,7 @@ GROUPS: list[list[Case]] = [
          before=LEAVE),
     case(X, "Welcome out of the blue", tell(ev.Received(WELCOME)), ("Stop",), S),
     case(X, "Reject out of the blue", tell(ev.Received(REJECT)), ("Stop",), S),
+    case(X, "Reject for now, out of the blue", tell(ev.Received(BUSY)), ("Stop",), S),
     case(X, "link lost", LOST, ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S),
     case(X, "link lost, with time to return", LOST, ("Publish", "Dial"), settings=LOOKING["settings"]),
     case(X, "a try that failed", LOST, ("Dial",), **LOOKING),
