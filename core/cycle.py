@@ -95,7 +95,7 @@ class Cycle(Again):
         """The firing gate (G-1), with the forced reduce of a stop (G-10), and the start of formation (M-6)."""
         co = self.co
         if co.run.phase == RunPhase.FORMING:
-            return co.run.window_closed and co.alive_count > 0 and co.sessions.current()
+            return co.run.window_closed and co.sessions.current()
         if co.run.phase != RunPhase.TRAINING or co.save_issued:
             return False
         if co.alive_count < co.config.min_ranks or co.joins.consensus_lost:

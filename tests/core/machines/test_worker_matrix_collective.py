@@ -17,7 +17,7 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.table_worker_collective import COLLECTIVE_ROWS
 from paceline.core.tables import WORKER, engine_for
 
-from support.matrix import Case, each, names, run, say, seq, tell
+from support.matrix import Case, comes_to_rest, each, names, run, say, seq, tell
 from support.rank import NEXT, Rank
 from support.taken import counted
 
@@ -178,6 +178,9 @@ GROUPS: list[list[Case]] = [
          before=seq(LOST, lambda r: r.worker.reports.clear())),
     case(X, "a new life", tell(ev.Received(WELCOME)), ("AbortCollective", "AbandonPlan", "Unpark", "Publish"), J,
          **LOOKING),
+    case(X, "a new life of who wants to leave", tell(ev.Received(WELCOME)),
+         ("AbortCollective", "AbandonPlan", "Unpark", "Publish", "Exiting"), D, settings=LOOKING["settings"],
+         before=seq(LEAVE, LOST)),
     case(X, "turned away", tell(ev.Received(REJECT)), ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S,
          **LOOKING),
     case(X, "turned away for now", tell(ev.Received(BUSY)), ("Dial",), **LOOKING),
@@ -210,6 +213,12 @@ def test_message_by_state(case: Case) -> None:
     rank, orders = run(case)
 
     assert (rank.worker.phase, names(orders)) == (case.after, case.orders)
+
+
+@pytest.mark.parametrize("then", [lambda rank: None, LEAVE, SAVE], ids=["alone", "leaves", "saves"])
+def test_no_deadline_stays_behind(then: Any) -> None:
+    """W-23, W-28, R-15, I40: whatever a rank was in, also when the coordinator is silent from then on."""
+    assert [str(case) for case in CASES if not comes_to_rest(case, then)] == []
 
 
 @pytest.mark.parametrize("come", QUEUED, ids=range(len(QUEUED)))
