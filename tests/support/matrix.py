@@ -76,8 +76,8 @@ def run(case: Case) -> tuple[Rank, list[Any]]:
 
 
 def comes_to_rest(case: Case, then: Callable[[Rank], object]) -> bool:
-    """Whether no deadline stays behind when it has passed: a driver would give Ticks for it without a pause. `then` comes
-    20 s after the case, so that no two waits end at one instant."""
+    """Whether no deadline stays behind when it has passed: a driver would give Ticks for it without a pause. `then`
+    comes 20 s after the case, so that no two waits end at one instant."""
     rank, _ = run(case)
     rank.now += 20.0
     rank.feed(ev.Tick())
