@@ -166,6 +166,9 @@ class Coordinator:
         self.handling, self.now = True, now
         self.records.append((now, event))
         try:
+            if self.run.phase is STOPPED:
+                seldom.after_the_end(self, event)
+                return
             if now > self.late_after:
                 seldom.was_away(self)
             if received:
@@ -173,7 +176,7 @@ class Coordinator:
             else:
                 self._other(event)
             # Whatever the event was, the pass is due when a deadline has passed (C-4): not only a Tick sees the time.
-            if (self.urgent or now >= self.deadline) and self.run.phase != STOPPED:
+            if self.urgent or now >= self.deadline:
                 self._pass()
         finally:
             self.handling = False

@@ -100,7 +100,7 @@ class Cycle(Again):
         co = self.co
         if co.run.phase == RunPhase.FORMING:
             given = co.joins.seeding is None or co.joins.giver is not None  # M-45: only who holds the version gives it
-            return co.run.window_closed and co.alive_count > 0 and given and co.sessions.current()
+            return co.run.window_closed and given and co.sessions.current()
         if co.run.phase != RunPhase.TRAINING or co.save_issued:
             return False
         if co.alive_count < co.config.min_ranks or co.joins.consensus_lost:

@@ -69,18 +69,20 @@ class Again:
         self.owing = len(gated)
 
     def leave_call(self, event: object) -> None:
-        """M-43: a call of the former generation may still run, and may have ended well at some. Nobody is asked what
-        came of it: all put it back, and meet in a session of this generation (W-14, R-15)."""
+        """M-43: put off, and out of the session: a call of the former generation may still run, and may have ended well
+        at some. Nobody is asked what came of it: all put it back, and meet in a session of this generation (W-14,
+        R-15)."""
+        self.put_off(event)
         self.co.sessions.call_failed()
 
     def awaits_session(self, event: object) -> bool:
-        """The cycle goes on with a new session, which its ranks have to come back for (M-43, M-31). If all of them are
+        """The cycle was put off, and its ranks have to come back for a new session (M-43, M-31). If all of them are
         dead there is nothing to wait for."""
-        return self.unopened and self.co.config.is_collective and self.owing > 0
+        return self.unopened and self.owing > 0
 
     def can_open(self, event: object) -> bool:
         """The round was put off, and the averager has its memory back (M-44)."""
-        return self.unopened and not self.co.config.is_collective and not self.co.joins.consensus_lost
+        return self.unopened and not self.co.joins.consensus_lost
 
     def open_again(self, event: object) -> None:
         """M-43: everyone is asked again, who has no link as soon as it is back."""

@@ -175,11 +175,10 @@ def judge(co: Coordinator) -> None:
 
 def next_due(co: Coordinator) -> float:
     """When the next step may fall due; each is exceeded strictly."""
-    least, due = _least(co), math.inf
+    least, dues = _least(co), [math.inf]
     for peer, stage, since in _owing(co):
         if co.now <= since + least:
-            if since + least < due:
-                due = since + least
+            dues.append(since + least)
             continue
         length = learned(co, peer, stage).seconds
         steps = [1] if stage not in peer.climb.suspected else []
@@ -187,8 +186,8 @@ def next_due(co: Coordinator) -> float:
             steps.append(FIRST_NUDGE + peer.climb.nudges)
         if co.config.laggards == "exclude":
             steps.append(EXCLUDE_AT)
-        due = min([due, *(since + step * length for step in steps if since + step * length >= co.now)])
-    return math.nextafter(due, math.inf)
+        dues += [since + step * length for step in steps if since + step * length >= co.now]
+    return math.nextafter(min(dues), math.inf)
 
 
 def refresh(co: Coordinator) -> None:

@@ -27,7 +27,7 @@ from .roles import CHECKPOINT, EVALUATE
 if TYPE_CHECKING:
     from .coordinator import Coordinator
 
-__all__ = ["take", "was_away"]
+__all__ = ["after_the_end", "take", "was_away"]
 
 FILE_EVENTS = (ConsensusSaved, MetaWritten)
 
@@ -53,6 +53,13 @@ def take(co: Coordinator, event: Any) -> None:
         co.emit(Alert("callback_failed", event.name, event.text))
     elif isinstance(event, LinkUp):
         co.fence(event.rank, "LinkUp")  # a coordinator knows a link by its Hello, never by less (M-42)
+
+
+def after_the_end(co: Coordinator, event: Any) -> None:
+    """M-53: whatever comes changes nothing. The door answers still (closing), and what became of the last files and
+    hooks is told."""
+    if isinstance(event, (HelloReceived, CallbackFailed, *FILE_EVENTS)):
+        take(co, event)
 
 
 def was_away(co: Coordinator) -> None:

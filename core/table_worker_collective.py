@@ -108,6 +108,8 @@ _OUT = (
     Row(_X, "Welcome", SAME, ("unsought",), kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
     Row(_X, "Welcome", SAME, ("resumes", "has_reports"), ("take_up",), rule="M-42 W-21"),
     Row(_X, "Welcome", SAME, ("resumes",), ("give_up_life",), rule="N-9 M-42"),
+    Row(_X, "Welcome", _D, ("departs",), ("abort_call", "start_over", "settle_in", "leave"), rule="W-28 W-21 W-24",
+        note="the life that comes instead leaves as that one would have"),
     Row(_X, "Welcome", _J, (), ("abort_call", "start_over", "settle_in"), rule="W-21 M-42 W-24"),
     Row(_X, "Reject", SAME, ("unsought",), kind=Kind.VIOLATION, rule="N-7", note="this rank has not knocked"),
     Row(_X, "Reject", SAME, ("worth_retry",), ("dial_again",), rule="N-29 M-40"),

@@ -31,6 +31,8 @@ __all__ = ["NO_SESSION", "Call", "WorkerCollective"]
 
 NO_SESSION = 0
 """Below every session number."""
+BETWEEN_CALLS = (WorkerPhase.JOINING, WorkerPhase.THROTTLED)
+"""Where a rank is whose call has failed, and that waits for the session of the next one (R-15)."""
 
 
 @state
@@ -336,8 +338,9 @@ class WorkerCollective(WorkerOrders):
     @property
     def session_deadline(self) -> float | None:
         """When the wait for a session ends. Of too few ranks no session is made, and the coordinator may wait long for
-        others to come (M-21): then the wait is its business. Without a link none can come (W-21)."""
-        if self.session_until is None or self.session is None or not self.linked:
+        others to come (M-21): then the wait is its business. Without a link none can come (W-21), and who leaves waits
+        for none."""
+        if self.session_until is None or self.session is None or not self.linked or self.phase not in BETWEEN_CALLS:
             return None
         left = [member for member in self.session.members if member not in self.dead_peers]
         return self.session_until if len(left) >= self.settings.min_ranks else None

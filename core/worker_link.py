@@ -218,13 +218,18 @@ class WorkerLink(WorkerCollective):
         """When a Tick may have something to say about the link: exceeded strictly, like every silence (M-3)."""
         if not self.linked:
             return self.look_until
-        silent = math.nextafter(self.last_heard + self.settings.staleness_s, math.inf)
-        return min(self.last_beat + self.settings.heartbeat_s, silent)
+        beat = self.last_beat + self.settings.heartbeat_s
+        if self.saving is not None:
+            return beat
+        return min(beat, math.nextafter(self.last_heard + self.settings.staleness_s, math.inf))
 
     def judge_link(self, now: float) -> str | None:
-        """The event that the link is due for at `now`, by its name in the table."""
+        """The event that the link is due for at `now`, by its name in the table. Silence says nothing to a rank that
+        saves: the end of the save stops it, or its time does (W-23)."""
         if not self.linked:
             return "WindowOver" if now >= self.look_until else None
+        if self.saving is not None:
+            return None
         return "LinkLost" if now > self.last_heard + self.settings.staleness_s else None
 
     def comes_from_before(self, event: Any) -> bool:

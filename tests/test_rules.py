@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ADD_A_LINE = "add a line to docs/rules.toml"
 FAMILIES = set("CWGBDMRKNOVI") | {"17.1", "17.2"}
+OLD_WAYS = [f"support.{path.stem}" for path in sorted((ROOT / "tests" / "support").glob("old_ways_*.py"))]
+"""Modules of mutants written by hand."""
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +31,14 @@ def test_every_rule_in_force_has_a_test_that_cites_it(rules: ModuleType) -> None
     missing = [rule.id for rule in rules.rules().values() if not rule.later and rule.id not in tested]
 
     assert missing == [], "cite the id in the test that checks it, or write the test"
+
+
+def test_every_old_way_of_section_17_is_put_back_by_a_mutant(rules: ModuleType) -> None:
+    """Issue 4: a fault that somebody had is the likeliest to come back; `paceline mutants --table section` shows that
+    each is noticed."""
+    found = {row for module in OLD_WAYS for row in importlib.import_module(module).OLD_WAYS.rows.values()}
+
+    assert [name for name in rules.rules() if name.startswith("17.") and name not in found] == []
 
 
 @pytest.mark.parametrize("where", ["code_citations", "test_citations", "rows"])

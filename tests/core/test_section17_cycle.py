@@ -222,6 +222,17 @@ def test_a_rank_that_is_lost_in_a_round_does_not_end_it() -> None:
     assert hand.co.cycle.version == 1 and hand.co.cycle.global_step == 6
 
 
+@OLD_WAYS.against("a_lost_request_waits_for_the_ceiling")
+def test_a_rank_that_never_got_the_request_is_asked_again() -> None:
+    """17.2 #8, M-13: long before the ceiling, which is at 300 s."""
+    hand = pending(suspect_initial_s=10.0)
+    effects = hand.tick(20.5)
+
+    assert [(message.rank, message.cycle, message.attempt) for message in messages(effects, m.RequestParams)] == [
+        (0, 1, 0), (1, 1, 0),
+    ]  # fmt: skip
+
+
 # --- the gate ------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.core import finish, gates, membership
+from paceline.core import finish, gates, ladder, membership
 from paceline.core import messages as m
 from paceline.core import peer as peers
 from paceline.core.coordinator import Coordinator
@@ -184,6 +184,12 @@ def a_lost_rank_ends_averaging(patch: Patch) -> None:
 
 
 # --- the gate ------------------------------------------------------------------------------------------------------
+
+
+@OLD_WAYS.old_way("17.2 #8")
+def a_lost_request_waits_for_the_ceiling(patch: Patch) -> None:
+    """Nobody is asked twice."""
+    patch.setattr(ladder, "_nudge", lambda *what: None)
 
 
 @OLD_WAYS.old_way("17.1 #16")

@@ -6,6 +6,7 @@ import random
 import statistics
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.detector import Learned, Limits
 from paceline.core.ladder import Climb, Stage, learned, next_due
 from paceline.core.phases import CyclePhase, PeerPhase
 
@@ -80,6 +82,30 @@ def test_a_rank_within_its_habits_is_never_suspected(habits: list[float], part: 
     peer.climb.durations[Stage.SNAPSHOT].extend(habits)
     effects = hand.tick(part * learned(hand.co, peer, Stage.SNAPSHOT).seconds)
     assert not said(effects)
+
+
+class Counting:
+    """A detector that is hasty, and counts how often it is asked."""
+
+    claims = ()
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        self.asked += 1
+        return Learned(0.0, len(durations))
+
+
+def test_the_detector_is_asked_when_the_shortest_deadline_there_is_has_passed() -> None:
+    """M-11, M-12, C-4: it is exceeded strictly, so at that very instant nothing has to be learned yet."""
+    hand, detector = owes_snapshot(), Counting()
+    hand.co.policies = attrs.evolve(hand.co.policies, detector=detector)
+    hand.tick(hand.co.config.suspect_floor_s)
+    assert detector.asked == 0
+    due = hand.co.poll_timeout()
+    assert due is not None
+    assert said(hand.tick(due - hand.now)) == [("Suspect", 0, "snapshot")] and detector.asked > 0
 
 
 # --- the steps (M-12, M-13) ------------------------------------------------------------------------------------------

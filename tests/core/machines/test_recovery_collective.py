@@ -161,7 +161,8 @@ def test_a_put_off_cycle_whose_ranks_are_all_dead_ends() -> None:
     hand = joint(2, min_ranks=1)
     restarted(hand)
     hand.co.cycle.owing = 0
-    assert not hand.co.cycle.awaits_session(None) and not hand.co.cycle.can_open(None)
+    hand.co.cycle_engine.fire(hand.co.cycle, "Judge", None)
+    assert not hand.co.cycle.pending
 
 
 @pytest.mark.parametrize(("generation", "fits"), [(1, False), (2, True), (3, False)])

@@ -1,33 +1,54 @@
 """Links that break at any moment, and a coordinator that dies between any two effects (M-40 to M-45, N-9, N-10).
 
-The checks are those of `support/ghost.py` and `support/mended.py`, named by invariant, after every event.
+Every property is asked of both kinds of averaging: of ranks that ship copies, and of ranks that average in place, where
+a call goes on while links or the coordinator are gone. The checks are those of `support/ghost.py`, `support/mended.py`
+and `support/collective.py`, named by invariant, after every event.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import attrs
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.cohort import Fault
+from support.lasting import Lasting
 from support.mended import Mended
 from support.runs import recovery_faults as faults
 from support.runs import schedules
 
-ALL = ("crash", "crash", "sever", "kill", "start", "leave", "hang", "poison", "abort", "stop")
 SCHEDULES = schedules(300)
+SLOW = [HealthCheck.too_slow]
+
+
+@attrs.frozen
+class Averaging:
+    """A kind of averaging: its cohort, the policies it has (G-11), what can go wrong with it, and how many sessions a
+    run without a death makes."""
+
+    cohort: type[Mended]
+    policies: tuple[str, ...]
+    faults: tuple[str, ...]
+    sessions: int
+
+    def knobs(self) -> st.SearchStrategy[dict[str, Any]]:
+        """Small runs of every policy."""
+        return _knobs(self)
 
 
 @st.composite
-def knobs(draw: st.DrawFn) -> dict[str, Any]:
-    """Small runs of every policy."""
-    policy = draw(st.sampled_from(["cadence", "sync", "async", "unprogressive"]))
+def _knobs(draw: st.DrawFn, kind: Averaging) -> dict[str, Any]:
+    policy = draw(st.sampled_from(kind.policies))
     made: dict[str, Any] = {
         "policy": "cadence" if policy == "unprogressive" else policy,
         "ranks": draw(st.integers(1, 3)), "num_epochs": draw(st.integers(1, 2)), "batch_size": draw(st.integers(1, 3)),
-        "max_ranks": 6, "samples": draw(st.integers(12, 60)), "stateful": draw(st.booleans()),
+        "max_ranks": 6, "samples": draw(st.integers(12, 60)), "min_ranks": 1,
     }  # fmt: skip
+    if kind is COPIES:
+        made["stateful"] = draw(st.booleans())
     if policy == "unprogressive":
         made["progressive"] = False
     if policy != "sync":
@@ -35,38 +56,57 @@ def knobs(draw: st.DrawFn) -> dict[str, Any]:
     return made
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(knobs(), SCHEDULES, faults(("sever",), 6))
-def test_a_link_that_breaks_costs_nothing(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
-    """M-17, M-42, I53: with a grace every rank is back, no life ends, no step is trained again."""
-    cohort = Mended(link_grace_s=30.0, **made)
+COPIES = Averaging(
+    Mended, ("cadence", "sync", "async", "unprogressive"),
+    ("crash", "crash", "sever", "kill", "start", "leave", "hang", "poison", "abort", "stop"), sessions=0,
+)  # fmt: skip
+IN_PLACE = Averaging(
+    Lasting, ("cadence", "cadence", "sync"),
+    ("crash", "crash", "sever", "sever", "kill", "doom", "raise", "mute", "start", "leave", "hang", "poison", "stop"),
+    sessions=1,
+)  # fmt: skip
+both = pytest.mark.parametrize("kind", [COPIES, IN_PLACE], ids=["copies", "in_place"])
+
+
+@both
+@settings(max_examples=25, suppress_health_check=SLOW)
+@given(st.data(), SCHEDULES, faults(("sever",), 6))
+def test_a_link_that_breaks_costs_nothing(
+    kind: Averaging, data: st.DataObject, schedule: bytes, struck: list[Fault]
+) -> None:
+    """M-17, M-42, W-21, I53: with a grace every rank is back, no life ends, no step is trained again; a call runs over
+    no link of the coordinator, so none is repeated."""
+    cohort = kind.cohort(link_grace_s=30.0, **data.draw(kind.knobs()))
     cohort.run(schedule, struck)
 
     assert cohort.finish is not None and cohort.finish.status == "ok"
     assert not cohort.events("Died") and not cohort.co.violations and cohort.co.book.replayed == 0
+    assert len(cohort.events("SessionNew")) == kind.sessions
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(knobs(), SCHEDULES, faults(("crash", "crash", "crash", "sever"), 4))
+@both
+@settings(max_examples=40, suppress_health_check=SLOW)
+@given(st.data(), SCHEDULES, faults(("crash", "crash", "crash", "sever"), 4))
 def test_a_coordinator_that_dies_anywhere_loses_nothing(
-    made: dict[str, Any], schedule: bytes, struck: list[Fault]
+    kind: Averaging, data: st.DataObject, schedule: bytes, struck: list[Fault]
 ) -> None:
     """I37, I53, M-40, M-42 to M-44: every pick is covered once, none is trained again, global_step is their number."""
-    cohort = Mended(link_grace_s=30.0, **made)
+    cohort = kind.cohort(link_grace_s=30.0, **data.draw(kind.knobs()))
     cohort.run(schedule, struck)
 
     assert cohort.finish is not None and cohort.finish.status == "ok"
     assert not cohort.events("Died") and not cohort.co.violations and cohort.co.book.replayed == 0
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@both
+@settings(max_examples=10, suppress_health_check=SLOW)
 @given(st.integers(1, 3), st.integers(12, 40), faults(("crash", "sever"), 4))
 def test_with_windows_of_fixed_length_the_versions_are_those_of_the_run_without_the_crash(
-    ranks: int, samples: int, struck: list[Fault]
+    kind: Averaging, ranks: int, samples: int, struck: list[Fault]
 ) -> None:
     """I37: where no measured time decides how long a window is, the averages are the same ones (I8)."""
     made: dict[str, Any] = dict(policy="cadence", anchor=2, max_anchor=2, ranks=ranks, samples=samples, batch_size=1)
-    calm, cohort = Mended(**made), Mended(link_grace_s=30.0, **made)
+    calm, cohort = kind.cohort(**made), kind.cohort(link_grace_s=30.0, **made)
     calm.run()
     cohort.run([], struck)
 
@@ -75,22 +115,27 @@ def test_with_windows_of_fixed_length_the_versions_are_those_of_the_run_without_
     assert set(cohort.ghost.merged) == set(calm.ghost.merged)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(knobs(), SCHEDULES, faults(ALL, 5),
-       st.sampled_from([0.0, 30.0]))  # fmt: skip
-def test_deaths_joins_and_crashes_together_still_end(
-    made: dict[str, Any], schedule: bytes, struck: list[Fault], grace: float
+@both
+@settings(max_examples=35, suppress_health_check=SLOW)
+@given(st.data(), SCHEDULES, st.sampled_from([0.0, 30.0]))
+def test_deaths_joins_failures_and_crashes_together_still_end(
+    kind: Averaging, data: st.DataObject, schedule: bytes, grace: float
 ) -> None:
-    """I38, I42, I44: whatever comes together, the run ends, and nothing is merged twice."""
-    Mended(link_grace_s=grace, **made).run(schedule, struck)
+    """I38, I42, I44, I59: whatever comes together, the run ends, and nothing is merged twice."""
+    struck = data.draw(faults(kind.faults, 5))
+    kind.cohort(link_grace_s=grace, **data.draw(kind.knobs())).run(schedule, struck)
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(knobs(), SCHEDULES, faults(("crash", "sever"), 3))
-def test_both_engines_recover_alike(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
+@both
+@settings(max_examples=4, suppress_health_check=SLOW)
+@given(st.data(), SCHEDULES, faults(("crash", "sever"), 3))
+def test_both_engines_recover_alike(
+    kind: Averaging, data: st.DataObject, schedule: bytes, struck: list[Fault]
+) -> None:
     """I25: the tables mean the same on `transitions` as compiled."""
+    made = data.draw(kind.knobs())
     made.update(samples=min(made["samples"], 20), num_epochs=1, link_grace_s=30.0)
-    runs = [Mended(engine=engine, **made) for engine in ("compiled", "transitions")]
+    runs = [kind.cohort(engine=engine, **made) for engine in ("compiled", "transitions")]
     for cohort in runs:
         cohort.run(schedule, struck)
 

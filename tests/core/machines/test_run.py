@@ -246,6 +246,31 @@ def test_nothing_answers_after_the_end_but_the_door() -> None:
     assert [e.reject.code for e in hand.effects if isinstance(e, fx.Refuse)] == [m.RejectCode.CLOSING]
 
 
+def report(kind: type[m.Report], **fields: Any) -> ev.Received:
+    """The next report of rank 0, which has sent a heartbeat every second until then."""
+    return ev.Received(kind(run_id=bytes(16), generation=1, rank=0, incarnation=1, report_seq=33, **fields))
+
+
+LATE: list[Any] = [
+    ev.LinkLost(0, 1, "reset"), ev.SendFailed((0, 1, 1)), ev.ProcessExited(0, 1, 1), ev.LinkUp(0, 1), ev.Tick(),
+    ev.OperatorRequest(ev.Operator.STOP), report(m.Exiting, reason="done"),
+    report(m.Batch, cycle=9, plan_id=9, step_count=0, samples=1, batch_ms=1.0, data_ms=0.0),
+    ev.RoundProgress(m.RoundKey(generation=1, cycle=0, kind=m.RoundKind.PARAMS), 0, 1, True),
+]
+"""What may come of a rank that was cut off, of its link, or of who did not hear of the end."""
+
+
+@pytest.mark.parametrize("event", LATE, ids=lambda event: type(getattr(event, "message", event)).__name__)
+def test_who_was_cut_off_changes_nothing_any_more(event: Any) -> None:
+    """M-53, C-25: nothing follows Finish, whatever the grace of a link."""
+    hand = Hand(2, num_epochs=0, link_grace_s=30.0).form()
+    hand.tick(31)
+    assert hand.co.finished and hand.co.alive == [0, 1] and hand.co.peers[0].report_seq == 32
+    before = hand.co.snapshot()
+
+    assert hand.feed(event) == [] and hand.co.snapshot() == before
+
+
 # --- saving (M-50 to M-52) -------------------------------------------------------------------------------------------
 
 

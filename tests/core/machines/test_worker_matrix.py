@@ -20,7 +20,7 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.table_worker_collective import COLLECTIVE_ROWS
 from paceline.core.tables import WORKER, engine_for
 
-from support.matrix import Case, each, names, run, say, seq, tell
+from support.matrix import Case, comes_to_rest, each, names, run, say, seq, tell
 from support.rank import NEXT, PLAN, Rank
 from support.taken import counted
 
@@ -373,6 +373,12 @@ def test_only_what_is_stale_is_counted_as_stale(case: Case) -> None:
 
     assert rank.worker.fenced - before == (case.what in STALE)
     assert (rank.worker.refused, rank.worker.violations) == (0, len(broken))
+
+
+@pytest.mark.parametrize("then", [lambda rank: None, tell(ev.LeaveRequested()), SAVE], ids=["alone", "leaves", "saves"])
+def test_no_deadline_stays_behind(then: Any) -> None:
+    """W-23, W-28, I40: whatever a rank was in, also when the coordinator is silent from then on."""
+    assert [str(case) for case in CASES if not comes_to_rest(case, then)] == []
 
 
 @pytest.mark.parametrize("event", ["StepDone", "ChunkDone"])

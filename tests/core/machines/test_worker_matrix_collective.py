@@ -17,7 +17,7 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.table_worker_collective import COLLECTIVE_ROWS
 from paceline.core.tables import WORKER, engine_for
 
-from support.matrix import Case, each, names, run, say, seq, tell
+from support.matrix import Case, comes_to_rest, each, names, run, say, seq, tell
 from support.rank import NEXT, Rank
 from support.taken import counted
 
@@ -168,7 +168,9 @@ GROUPS: list[list[Case]] = [
     case(X, "Fenced after a wish to leave", FENCED, ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S,
          before=LEAVE),
     case(X, "Welcome out of the blue", tell(ev.Received(WELCOME)), ("Stop",), S),
+    case(X, "Welcome(resumed) out of the blue", tell(ev.Received(RESUMED)), ("Stop",), S),
     case(X, "Reject out of the blue", tell(ev.Received(REJECT)), ("Stop",), S),
+    case(X, "Reject for now, out of the blue", tell(ev.Received(BUSY)), ("Stop",), S),
     case(X, "link lost", LOST, ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S),
     case(X, "link lost, with time to return", LOST, ("Publish", "Dial"), settings=LOOKING["settings"]),
     case(X, "a try that failed", LOST, ("Dial",), **LOOKING),
@@ -177,6 +179,11 @@ GROUPS: list[list[Case]] = [
          before=seq(LOST, lambda r: r.worker.reports.clear())),
     case(X, "a new life", tell(ev.Received(WELCOME)), ("AbortCollective", "AbandonPlan", "Unpark", "Publish"), J,
          **LOOKING),
+    case(X, "taken back with a hole, and wants to leave", tell(ev.Received(RESUMED)), ("Dial",),
+         settings=LOOKING["settings"], before=seq(LEAVE, LOST, lambda r: r.worker.reports.clear())),
+    case(X, "a new life of who wants to leave", tell(ev.Received(WELCOME)),
+         ("AbortCollective", "AbandonPlan", "Unpark", "Publish", "Exiting"), D, settings=LOOKING["settings"],
+         before=seq(LEAVE, LOST)),
     case(X, "turned away", tell(ev.Received(REJECT)), ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S,
          **LOOKING),
     case(X, "turned away for now", tell(ev.Received(BUSY)), ("Dial",), **LOOKING),
@@ -209,6 +216,12 @@ def test_message_by_state(case: Case) -> None:
     rank, orders = run(case)
 
     assert (rank.worker.phase, names(orders)) == (case.after, case.orders)
+
+
+@pytest.mark.parametrize("then", [lambda rank: None, LEAVE, SAVE], ids=["alone", "leaves", "saves"])
+def test_no_deadline_stays_behind(then: Any) -> None:
+    """W-23, W-28, R-15, I40: whatever a rank was in, also when the coordinator is silent from then on."""
+    assert [str(case) for case in CASES if not comes_to_rest(case, then)] == []
 
 
 @pytest.mark.parametrize("come", QUEUED, ids=range(len(QUEUED)))
