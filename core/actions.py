@@ -178,7 +178,7 @@ class Actions:
         co.emit(Emit("CheckpointArmed", {"cycle": cycle, "version": version, "stem": self.bundle.stem}))
         if co.config.averager in RANKS_WRITE:
             writer = co.roles.holder(CHECKPOINT) if co.roles.served(CHECKPOINT) else co.voters[0]
-            co.send(co.peers[writer], m.SaveConsensusModel, decision_id=self.bundle.decision_id, version=version,
+            co.tell((writer,), m.SaveConsensusModel, decision_id=self.bundle.decision_id, version=version,
                     target_rank=writer, cycle=cycle, stem=self.bundle.stem)  # fmt: skip
 
     def _arm_callback(self, cycle: int) -> None:
@@ -196,7 +196,7 @@ class Actions:
             return
         duty = self._take_on(CHECKPOINT, self._decide(), co.cycle.version + 1)
         stem = None if self.bundle is None else self.bundle.stem
-        co.send(co.peers[duty.rank], m.Checkpoint, decision_id=duty.decision_id, version=duty.version,
+        co.tell((duty.rank,), m.Checkpoint, decision_id=duty.decision_id, version=duty.version,
                 target_rank=duty.rank, cycle=cycle, stem=stem)  # fmt: skip
 
     def _arm_evaluation(self, cycle: int) -> None:
@@ -235,7 +235,7 @@ class Actions:
             co.emit(Alert("unserved_role", EVALUATE, f"the evaluation of epoch {epoch} is left out: nobody serves it"))
             return
         duty = self._take_on(EVALUATE, schedule_id, version, epoch, None if cycle is not None else co.now)
-        co.send(co.peers[duty.rank], m.ExecuteEvalCallback, schedule_id=schedule_id, epoch=epoch,
+        co.tell((duty.rank,), m.ExecuteEvalCallback, schedule_id=schedule_id, epoch=epoch,
                 target_rank=duty.rank, version=version, on_consensus=True, cycle=cycle)  # fmt: skip
 
     def _take_on(self, role: str, decision_id: int, version: int, epoch: int = 0, since: float | None = None) -> Duty:

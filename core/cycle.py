@@ -218,7 +218,7 @@ class Cycle(Again):
             for rank in self.members:
                 peer = co.peers[rank]
                 peer.throttled = m.ThrottleReason.BARRIER
-                co.send(peer, m.Throttle, cycle=self.number, reason=m.ThrottleReason.BARRIER)
+                co.tell((rank,), m.Throttle, cycle=self.number, reason=m.ThrottleReason.BARRIER)
                 co.emit(Emit("Throttle", {"rank": rank, "reason": "barrier"}))
         self.pending_since = co.now
         co.emit(Emit("AverageStart", {"cycle": self.number, "members": list(self.participants)}))
@@ -276,7 +276,7 @@ class Cycle(Again):
             return
         givers = {self.source} if self.forming else set(self.members)
         for gives, alike in groupby(ranks, givers.__contains__):
-            co.tell(alike, m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
+            co.tell(tuple(alike), m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
 
     # --- evidence ------------------------------------------------------------------------------------------------
 

@@ -271,7 +271,7 @@ def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal]
         "merged_steps": [merged.get(rank, 0) for rank in co.voters],
         "next_plan": [plans.get(rank) for rank in co.voters],
     }
-    co.tell_each(co.voters, m.Update, own, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
+    co.tell(co.voters, m.Update, own, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
                  global_step=cycle.global_step)  # fmt: skip
     co.tell(co.voters, m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
 

@@ -250,7 +250,7 @@ class Desk:
             plan = self.take(rank, epoch, size) if size else None
             if plan is None:
                 return False
-            self.co.send(peer, StartEpoch, plan=plan, cycle=self.co.cycle.finished)
+            self.co.tell((rank,), StartEpoch, plan=plan, cycle=self.co.cycle.finished)
             return True
         return False
 
@@ -396,14 +396,13 @@ class Desk:
         return shares(total, voters, ratios=ratios, ms=ms, holes=holes)
 
     def _start(self, rank: int, epoch: int, first: int, count: int) -> None:
-        peer = self.co.peers[rank]
         held = self.co.book.holdings(rank)
         newest = held.plans[-1].plan if held.plans else None
         plan = self.co.book.give(rank, epoch, first, count)
         if newest is None:
-            self.co.send(peer, StartEpoch, plan=plan, cycle=self.co.cycle.finished)
+            self.co.tell((rank,), StartEpoch, plan=plan, cycle=self.co.cycle.finished)
         else:
-            self.co.send(peer, ExtendPartition, plan=plan, extends=newest.plan_id, cycle=self.co.cycle.finished)
+            self.co.tell((rank,), ExtendPartition, plan=plan, extends=newest.plan_id, cycle=self.co.cycle.finished)
 
     def redistribute(self) -> None:
         """Batches came back to the pools, so the final window is another one (D-7), and they go out again."""
@@ -445,5 +444,5 @@ class Desk:
             peer = co.peers[rank]
             peer.throttled = ThrottleReason.LEAD
             co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - co.low}))
-            co.send(peer, Throttle, cycle=release, reason=ThrottleReason.LEAD)
+            co.tell((rank,), Throttle, cycle=release, reason=ThrottleReason.LEAD)
         return bool(leading)

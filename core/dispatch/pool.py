@@ -146,7 +146,7 @@ class Pool:
 
     def residues(self) -> dict[int, Range]:
         """What is left of each span, ascending by rank; counts may be 0."""
-        return {rank: (span.front, span.residue) for rank, span in self._spans.items()}
+        return {rank: (span.front, span.tail - span.front) for rank, span in self._spans.items()}
 
     def holes(self) -> tuple[Range, ...]:
         """The reclaimed batches, in the order in which they will be taken."""

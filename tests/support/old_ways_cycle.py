@@ -97,11 +97,11 @@ def evidence_counts_as_a_step(patch: Patch) -> None:
 def nobody_is_parked(patch: Patch) -> None:
     """A run of whole shares averages without parking who could go on."""
 
-    def change(send: Any, co: Coordinator, peer: Any, message: type[m.Control], **fields: Any) -> None:
+    def change(tell: Any, co: Coordinator, ranks: Any, message: type[m.Control], *own: Any, **fields: Any) -> None:
         if message is not m.Throttle:
-            send(co, peer, message, **fields)
+            tell(co, ranks, message, *own, **fields)
 
-    around(patch, Coordinator, "send", change)
+    around(patch, Coordinator, "tell", change)
 
 
 @OLD_WAYS.old_way("17.1 #17")

@@ -78,10 +78,14 @@ def test_one_death_inside_a_call_costs_nothing(
     cohort.run(schedule, [Fault(when, "doom", rank, how)])
 
     assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.ambiguous
-    assert cohort.co.deaths <= 1 and not cohort.co.violations and not cohort.co.refused
+    assert cohort.co.deaths <= 1 and not cohort.co.violations
     names = [effect.name for effect in cohort.effects if isinstance(effect, fx.Emit)]
     known = names.index("Died") if "Died" in names else 0
-    assert names[known:].count("SessionNew") <= 1
+    renewals = names[known:].count("SessionNew")
+    assert renewals <= 1
+    # Of a death that all others saw after their last call the run may end before its session has an id (M-30).
+    refused = {why.partition(":")[0] for _, why in cohort.co.refused}
+    assert refused <= (set() if renewals else {"SessionIdGenerated"})
 
 
 @settings(max_examples=30, suppress_health_check=SLOW)
