@@ -163,7 +163,7 @@ class Balancer:
 
     def ms(self, rank: int) -> float:
         """Smoothed cost of one step of `rank` in milliseconds, the plain mean of its trust window; 0 if unknown."""
-        return self._trust.ms(rank)
+        return self._trust.means.get(rank, 0.0)
 
     def recent_share(self) -> dict[int, float]:
         """Each voter's part of the steps of the last ten windows, summing to 1 (B-15); empty without voters."""

@@ -16,7 +16,7 @@ from typing import Any
 from . import digests, joining
 from . import messages as m
 from .cycle_again import Again
-from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
+from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound, by_rank
 from .events import RoundAborted, RoundProgress, RoundReduced
 from .ladder import Stage
 from .phases import PENDING, CyclePhase, RunPhase
@@ -228,7 +228,8 @@ class Cycle(Again):
     def _idle_ms(self) -> dict[str, float]:
         """How long each member has shown no training, within this window (O-5)."""
         now, begun, peers = self.co.now, self.idle_since, self.co.peers
-        return {str(rank): (now - max(begun, peers[rank].last_progress)) * 1000 for rank in self.members}
+        seen = [peers[rank].last_progress for rank in self.members]
+        return by_rank(self.members, [(now - (at if at > begun else begun)) * 1000 for at in seen])
 
     @property
     def first_stage(self) -> Stage:

@@ -123,7 +123,7 @@ def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
         return [_reason("E24", rank, "waits for the last average before the stop", "M-54", since, None, _short(co))]
     if held.plans:
         return [_reason("E05", rank, "has trained its plan, its Metrics are awaited", "D-15", since, None, (rank,))]
-    if co.desk.quiesced(rank):
+    if co.desk.quiesced((rank,)):
         return [_reason("E06", rank, "has no work left", "G-4", since, None, _short(co))]
     if co.desk.left(rank) == 0:
         return [_reason("E03", rank, "has used its budget of this window", "D-5", since, None, _short(co))]

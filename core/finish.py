@@ -9,7 +9,7 @@ or policy that raises is alerted and read as Stable; every later step still runs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -17,7 +17,7 @@ import attrs
 from . import in_place
 from . import messages as m
 from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
-from .effects import Alert, CloseRound, Emit
+from .effects import Alert, CloseRound, Emit, by_rank
 from .guard import GuardInput, telemetry
 from .phases import VOTER
 
@@ -78,10 +78,7 @@ def _accepted(cycle: Cycle) -> tuple[dict[int, int], dict[int, m.Refusal], bool]
     if reduced is None:
         return dict.fromkeys(cycle.members, 0), {}, False
     accepted = set(reduced.accepted) if reduced.realized else set()
-    merged = {}
-    for rank in cycle.members:
-        shipped = cycle.co.shipped_by(rank)
-        merged[rank] = shipped if rank in accepted else 0
+    merged = {rank: cycle.co.shipped_by(rank) if rank in accepted else 0 for rank in cycle.members}
     return merged, dict(reduced.refused), reduced.realized
 
 
@@ -157,36 +154,34 @@ def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
     co.desk.note_divergence(epoch, seen.signal)
     co.emit(Emit("Divergence", {
         "d": seen.signal, "k_used": seen.k_used, "k_max": seen.k_max, "version": cycle.version,
-        "deltas": _by_rank(seen.divergences), "norms": None if norms is None else _by_rank(norms), "epoch": epoch,
+        "deltas": by_rank(seen.divergences, seen.divergences.values()),
+        "norms": None if norms is None else by_rank(norms, norms.values()), "epoch": epoch,
     }))  # fmt: skip
     if getattr(co.guard, "reports_telemetry", False):
         told = telemetry(seen)
         co.emit(Emit("GuardTelemetry", {
-            "cycle": cycle.number, "divergence": told.divergence, "cosines": _by_rank(told.cosines),
-            "shifts": _by_rank(told.shifts),
+            "cycle": cycle.number, "divergence": told.divergence,
+            "cosines": by_rank(told.cosines, told.cosines.values()),
+            "shifts": by_rank(told.shifts, told.shifts.values()),
         }))  # fmt: skip
     co.emit(Emit("Verdict", {"cycle": cycle.number, "verdict": type(verdict).__name__, **attrs.asdict(verdict)}))
-
-
-def _by_rank(facts: Mapping[int, Any]) -> dict[str, Any]:
-    return dict(zip(map(str, facts), facts.values(), strict=True))
 
 
 def _cycle_facts(
     cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float, verdict: Verdict | None
 ) -> dict[str, Any]:
     co = cycle.co
-    names, peers = [str(rank) for rank in co.voters], [co.peers[rank] for rank in co.voters]
+    voters, counts, peers = co.voters, co.balancer.counts, [co.peers[rank] for rank in co.voters]
     losses = [(peer.window.loss_sum, peer.window.loss_count) for peer in peers]
     return {
         "cycle": cycle.number, "attempt": cycle.attempt, "version": cycle.version, "realized": realized,
-        "merged": _by_rank(merged), "global_step": cycle.global_step,
+        "merged": by_rank(merged, merged.values()), "global_step": cycle.global_step,
         "reduce_ms": reduce_ms, "anchor": co.balancer.anchor,
         "verdict": None if verdict is None else type(verdict).__name__,
-        "counts": dict(zip(names, [co.balancer.counts[rank] for rank in co.voters], strict=True)),
-        "divergence": dict(zip(names, [peer.divergence for peer in peers], strict=True)),
-        "loss": dict(zip(names, [total / count if count else None for total, count in losses], strict=True)),
-        "step_ms": dict(zip(names, map(co.balancer.ms, co.voters), strict=True)),
+        "counts": by_rank(voters, [counts[rank] for rank in voters]),
+        "divergence": by_rank(voters, [peer.divergence for peer in peers]),
+        "loss": by_rank(voters, [total / count if count else None for total, count in losses]),
+        "step_ms": by_rank(voters, map(co.balancer.ms, voters)),
     }  # fmt: skip
 
 
@@ -240,7 +235,7 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
                           f"{refused[rank].name.lower()}; {count} steps are trained again"))  # fmt: skip
     co.emit(Emit("Covered", {
         "cycle": cycle.number, "replayed": co.book.replayed,
-        "slices": [[c.rank, c.epoch, c.first, c.count] for c in covered],
+        "slices": list(map(list, covered)),
     }))  # fmt: skip
 
 

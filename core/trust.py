@@ -23,26 +23,22 @@ MISS_LIMIT = 5
 @state
 class TrustWindows:
     """Readings of each rank in milliseconds per step, the oldest first, and what follows from them: `misses`, reports
-    in a row without a reading, and the means."""
+    in a row without a reading, and the means, 0 where a cost is unknown."""
 
     readings: dict[int, list[float]] = attrs.field(factory=dict)
     misses: dict[int, int] = attrs.field(factory=dict)
-    _means: dict[int, float] = attrs.field(factory=dict)
+    means: dict[int, float] = attrs.field(factory=dict)
 
     def put(self, rank: int, readings: list[float]) -> None:
         """From here on these are the readings of the rank; none: it is unknown."""
         self.readings[rank], self.misses[rank] = readings, 0
         # No mean lies above its largest reading: the bound keeps a sum that overflows finite.
         mean, largest = (sum(readings) / len(readings), max(readings)) if readings else (0.0, 0.0)
-        self._means[rank] = mean if mean < largest else largest
-
-    def ms(self, rank: int) -> float:
-        """Smoothed cost of one step of the rank in milliseconds; 0 if unknown."""
-        return self._means.get(rank, 0.0)
+        self.means[rank] = mean if mean < largest else largest
 
     def of(self, ranks: Iterable[int]) -> dict[int, float]:
-        """That of each of these, which are all known here."""
-        means = self._means
+        """The means of these ranks, which are all known here."""
+        means = self.means
         return {rank: means[rank] for rank in ranks}
 
     def take(self, feed: Mapping[int, tuple[float, int]]) -> None:
@@ -54,7 +50,7 @@ class TrustWindows:
                 continue
             self.misses[rank] += 1
             if self.silent(rank):
-                self.readings[rank], self._means[rank] = [], 0.0
+                self.readings[rank], self.means[rank] = [], 0.0
 
     def silent(self, rank: int) -> bool:
         """Whether nothing it once said counts any more (B-4.1, B-4.3)."""

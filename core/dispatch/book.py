@@ -21,7 +21,7 @@ import attrs
 
 from ..errors import InvariantError
 from ..messages import Plan
-from ..values import state, value
+from ..values import state
 from .permutation import epoch_bounds
 from .pool import Pool, Range, Slice, Taken, batches_in, initial_spans, merge_ranges
 
@@ -31,14 +31,8 @@ NOT_REPORTED = -1
 """The base cycle of batches in flight: nobody has said that they were trained."""
 
 
-@value
-class Covered:
-    """Batches that a consensus now contains: `count` of `epoch` from `first` on, trained by `rank`."""
-
-    rank: int
-    epoch: int
-    first: int
-    count: int
+Covered = tuple[int, int, int, int]
+"""Batches that a consensus now contains: the rank that trained them, their epoch, the first of them, how many."""
 
 
 @state
@@ -339,11 +333,11 @@ class Book:
         return runs
 
     def _cover(self, rank: int, runs: Iterable[Trained]) -> list[Covered]:
-        covered = []
+        covered: list[Covered] = []
         for run in runs:
             self.pools[run.epoch].cover(run.count)
             self.covered += run.count
-            covered.append(Covered(rank, run.epoch, run.first, run.count))
+            covered.append((rank, run.epoch, run.first, run.count))
         return covered
 
     def _return(self, runs: Iterable[Trained], *, replayed: bool) -> None:

@@ -86,7 +86,6 @@ class Permutation:
 
 
 @functools.lru_cache(maxsize=_EPOCHS)
-@functools.lru_cache(maxsize=_EPOCHS)
 def epoch_bounds(picks: int, splits: int, epoch: int) -> EpochBounds:
     """Which part of which pass an epoch is, when every pass of `picks` picks is cut into `splits` epochs (D-2).
 

@@ -189,15 +189,15 @@ def a_lost_rank_ends_averaging(patch: Patch) -> None:
 @OLD_WAYS.old_way("17.1 #16")
 def no_work_is_no_excuse(patch: Patch) -> None:
     """A rank that has nothing to do is waited for."""
-    patch.setattr(Desk, "quiesced", lambda desk, rank: False)
+    patch.setattr(Desk, "quiesced", lambda desk, ranks: set())
 
 
 @OLD_WAYS.old_way("17.2 #10")
 def a_finished_share_is_no_excuse(patch: Patch) -> None:
     """In a run of whole shares every rank has to step before each average."""
 
-    def change(quiesced: Any, desk: Desk, rank: int) -> bool:
-        return desk.co.config.is_progressive and bool(quiesced(desk, rank))
+    def change(quiesced: Any, desk: Desk, ranks: Any) -> Any:
+        return quiesced(desk, ranks) if desk.co.config.is_progressive else set()
 
     around(patch, Desk, "quiesced", change)
 
@@ -206,10 +206,10 @@ def a_finished_share_is_no_excuse(patch: Patch) -> None:
 def a_rank_without_a_slot_blocks(patch: Patch) -> None:
     """The last window gives a rank nothing and waits for it."""
 
-    def change(quiesced: Any, desk: Desk, rank: int) -> bool:
+    def change(quiesced: Any, desk: Desk, ranks: Any) -> Any:
         window, desk.window = desk.window, None
         try:
-            return bool(quiesced(desk, rank))
+            return quiesced(desk, ranks)
         finally:
             desk.window = window
 
