@@ -139,7 +139,8 @@ class Actions:
     def _checkpoint_due(self) -> bool:
         """A pending wish, the cadence, the one-shot (K-2)."""
         every, at, before = self.co.config.checkpoint_every, self.co.config.checkpoint_at_epoch, self.reached
-        self.reached = max([before, *(self.co.book.holdings(rank).epoch for rank in self.co.voters)])
+        held = self.co.book.ranks
+        self.reached = max([before, *[held[rank].epoch for rank in self.co.voters if rank in held]])
         due, self.wished[CHECKPOINT] = self.wished[CHECKPOINT], False
         if every is not None and self.reached // every > before // every:
             due = True
@@ -469,6 +470,10 @@ class Actions:
     def deadlines(self) -> list[float]:
         """When a Tick is due; limits are exceeded strictly."""
         return [math.nextafter(d.since + self._limit(), math.inf) for d in self.duties if d.since is not None]
+
+    def busy(self) -> tuple[int, ...]:
+        """Ranks with a duty under way: nobody, as a rule."""
+        return tuple([duty.rank for duty in self.duties if duty.since is not None and not self._stepped(duty)])
 
     def under_way(self, rank: int) -> Duty | None:
         """What this rank is busy with, the oldest first."""

@@ -249,16 +249,17 @@ class Balancer:
 
     def _recount(self, slow: float, readings: Mapping[int, float]) -> None:
         """Steps per window of each voter, for the anchor in force (B-7). Staged slack is consumed exactly once."""
+        anchor, counts, slack_ms = self.anchor, self.counts, self._slack_ms
         for rank, reading in readings.items():
-            base, back = self.anchor, 0
+            base, back = anchor, 0
             if reading > 0:
                 if abs(reading - slow) >= SAME_SPEED_MS:
-                    base = max(1, rha(self.anchor * min(slow / reading, MAX_SPEED_RATIO)))
+                    base = max(1, rha(anchor * min(slow / reading, MAX_SPEED_RATIO)))
                 # More slack than the whole count changes nothing further; `min` keeps the ceiling finite.
-                slack = self._slack_ms.get(rank) if self._slack_ms else None
+                slack = slack_ms.get(rank) if slack_ms else None
                 back = math.ceil(min(slack / reading, base)) if slack else 0
             target = base - back if base > back else 1
-            if target != self.counts[rank]:  # in a steady run hardly any is
+            if target != counts[rank]:  # in a steady run hardly any is
                 self._retarget(rank, target, forced=back > 0)
         self._fit_cap()
         self._slack_ms = {}

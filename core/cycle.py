@@ -16,7 +16,7 @@ from typing import Any
 from . import digests, joining
 from . import messages as m
 from .cycle_again import Again
-from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound, by_rank
+from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
 from .ladder import Stage
 from .phases import PENDING, CyclePhase, RunPhase
@@ -229,7 +229,8 @@ class Cycle(Again):
         """How long each member has shown no training, within this window (O-5)."""
         now, begun, peers = self.co.now, self.idle_since, self.co.peers
         seen = [peers[rank].last_progress for rank in self.members]
-        return by_rank(self.members, [(now - (at if at > begun else begun)) * 1000 for at in seen])
+        idle = [(now - (at if at > begun else begun)) * 1000 for at in seen]
+        return dict(zip(map(str, self.members), idle, strict=True))
 
     @property
     def first_stage(self) -> Stage:
@@ -241,13 +242,13 @@ class Cycle(Again):
         self.reduced = self.post_norms = self.total_steps = None
         self.doubtful = ()
         gated = self.participants if self.forming else (*self.members, *self.awaited)
-        self.owing = sum([not co.peers[rank].acked for rank in gated])
+        self.owing = len(gated)  # nobody's acknowledgement of an earlier attempt is left
         if self.forming:
             source = self.source
             members = tuple((r, co.peers[r].incarnation, 0) for r in self.observers if r == source)
             watchers = tuple((r, co.peers[r].incarnation) for r in self.observers if r != source)
         else:
-            members = tuple((r, co.peers[r].incarnation, self._limit(r)) for r in self.members)
+            members = tuple([(r, co.peers[r].incarnation, self._limit(r)) for r in self.members])
             watchers = tuple((r, co.peers[r].incarnation) for r in self.observers)
         co.emit(OpenRound(self.key, self.attempt, members, watchers))
 

@@ -6,7 +6,6 @@ tensor: they name ranks, rounds and buffers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -152,23 +151,6 @@ class Emit:
 
     name: str
     facts: dict[str, Any] = attrs.field(factory=dict, hash=False)
-
-
-class _Names(dict[int, str]):
-    """Ranks as text, each made once: a finish names every rank in each of a dozen facts."""
-
-    def __missing__(self, rank: int) -> str:
-        name = self[rank] = str(rank)
-        return name
-
-
-_NAMES = _Names()
-
-
-def by_rank(ranks: Iterable[int], facts: Iterable[Any]) -> dict[str, Any]:
-    """What is known of each of these ranks, as the facts of an `Emit` hold it: names are text there, as in JSON."""
-    names = _NAMES
-    return {names[rank]: fact for rank, fact in zip(ranks, facts, strict=True)}
 
 
 @value

@@ -9,7 +9,7 @@ or policy that raises is alerted and read as Stable; every later step still runs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -17,7 +17,7 @@ import attrs
 from . import in_place
 from . import messages as m
 from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
-from .effects import Alert, CloseRound, Emit, by_rank
+from .effects import Alert, CloseRound, Emit
 from .guard import GuardInput, telemetry
 from .phases import VOTER
 
@@ -92,7 +92,7 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     co.roles.calibrate()
     verdict: Verdict | None = None
     nudge: NudgeDown | None = None
-    seen = _guard_input(cycle, merged)
+    seen, names = _guard_input(cycle, merged), {rank: str(rank) for rank in co.peers}
     if realized:
         verdict = _verdict(cycle, seen)
         if co.meta is not None:
@@ -115,8 +115,8 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     cycle_steps = sum(merged.values())
     cycle.global_step += cycle_steps
     if verdict is not None:
-        _tell_divergence(cycle, seen, verdict)
-    co.emit(Emit("Cycle", _cycle_facts(cycle, merged, realized, reduce_ms, verdict)))
+        _tell_divergence(cycle, seen, verdict, names)
+    co.emit(Emit("Cycle", _cycle_facts(cycle, merged, realized, reduce_ms, verdict, names)))
     if co.balancer.anchor != anchor_before:
         co.emit(Emit("AnchorChanged", {"from": anchor_before, "to": co.balancer.anchor}))
 
@@ -146,7 +146,7 @@ def _verdict(cycle: Cycle, seen: GuardInput) -> Verdict:
     return Stable()
 
 
-def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
+def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict, names: Mapping[int, str]) -> None:
     """What the guard saw and said, for people (O-1, B-31), and the aggregate of the epoch (C-15.4). Nothing of it may
     fail: a guard of the embedder's need not say whether it wants telemetry."""
     co, norms = cycle.co, seen.pre_norms
@@ -154,34 +154,41 @@ def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
     co.desk.note_divergence(epoch, seen.signal)
     co.emit(Emit("Divergence", {
         "d": seen.signal, "k_used": seen.k_used, "k_max": seen.k_max, "version": cycle.version,
-        "deltas": by_rank(seen.divergences, seen.divergences.values()),
-        "norms": None if norms is None else by_rank(norms, norms.values()), "epoch": epoch,
+        "deltas": _by_rank(names, seen.divergences, seen.divergences.values()),
+        "norms": None if norms is None else _by_rank(names, norms, norms.values()), "epoch": epoch,
     }))  # fmt: skip
     if getattr(co.guard, "reports_telemetry", False):
         told = telemetry(seen)
         co.emit(Emit("GuardTelemetry", {
             "cycle": cycle.number, "divergence": told.divergence,
-            "cosines": by_rank(told.cosines, told.cosines.values()),
-            "shifts": by_rank(told.shifts, told.shifts.values()),
+            "cosines": _by_rank(names, told.cosines, told.cosines.values()),
+            "shifts": _by_rank(names, told.shifts, told.shifts.values()),
         }))  # fmt: skip
     co.emit(Emit("Verdict", {"cycle": cycle.number, "verdict": type(verdict).__name__, **attrs.asdict(verdict)}))
 
 
+def _by_rank(names: Mapping[int, str], ranks: Iterable[int], facts: Iterable[Any]) -> dict[str, Any]:
+    """What is known of each of these ranks, as the facts of an event hold it: ranks are text there, as in JSON. That is
+    made once for all of them, because a finish names every rank in nine places."""
+    return {names[rank]: fact for rank, fact in zip(ranks, facts, strict=True)}
+
+
 def _cycle_facts(
-    cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float, verdict: Verdict | None
-) -> dict[str, Any]:
+    cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float, verdict: Verdict | None,
+    names: Mapping[int, str],
+) -> dict[str, Any]:  # fmt: skip
     co = cycle.co
     voters, counts, peers = co.voters, co.balancer.counts, [co.peers[rank] for rank in co.voters]
     losses = [(peer.window.loss_sum, peer.window.loss_count) for peer in peers]
     return {
         "cycle": cycle.number, "attempt": cycle.attempt, "version": cycle.version, "realized": realized,
-        "merged": by_rank(merged, merged.values()), "global_step": cycle.global_step,
+        "merged": _by_rank(names, merged, merged.values()), "global_step": cycle.global_step,
         "reduce_ms": reduce_ms, "anchor": co.balancer.anchor,
         "verdict": None if verdict is None else type(verdict).__name__,
-        "counts": by_rank(voters, [counts[rank] for rank in voters]),
-        "divergence": by_rank(voters, [peer.divergence for peer in peers]),
-        "loss": by_rank(voters, [total / count if count else None for total, count in losses]),
-        "step_ms": by_rank(voters, map(co.balancer.ms, voters)),
+        "counts": _by_rank(names, voters, [counts[rank] for rank in voters]),
+        "divergence": _by_rank(names, voters, [peer.divergence for peer in peers]),
+        "loss": _by_rank(names, voters, [total / count if count else None for total, count in losses]),
+        "step_ms": _by_rank(names, voters, map(co.balancer.ms, voters)),
     }  # fmt: skip
 
 
@@ -213,15 +220,14 @@ def _guard_input(cycle: Cycle, merged: dict[int, int]) -> GuardInput:
 def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal], realized: bool) -> None:
     """C-15.5: merged picks become covered, refused ones return, limbo ends, steps fall."""
     co = cycle.co
-    covered = co.book.resolve_limbo(merged)
-    for rank in cycle.members:
-        peer = co.peers[rank]
-        if peer.phase != VOTER:
-            continue
+    voters = [peer for peer in map(co.peers.__getitem__, cycle.members) if peer.phase == VOTER]
+    steps = {peer.rank: merged[peer.rank] for peer in voters}
+    covered = co.book.resolve_limbo(merged) + co.book.merge(steps)
+    for peer in voters:
+        rank = peer.rank
         peer.cycles += 1
-        if merged[rank]:
-            covered += co.book.merge(rank, merged[rank])
-            peer.steps -= merged[rank]
+        if steps[rank]:
+            peer.steps -= steps[rank]
             peer.merges += 1
             peer.refusals_in_row = 0
         if rank in refused:

@@ -32,9 +32,9 @@ class TrustWindows:
     def put(self, rank: int, readings: list[float]) -> None:
         """From here on these are the readings of the rank; none: it is unknown."""
         self.readings[rank], self.misses[rank] = readings, 0
-        # No mean lies above its largest reading: the bound keeps a sum that overflows finite.
-        mean, largest = (sum(readings) / len(readings), max(readings)) if readings else (0.0, 0.0)
-        self.means[rank] = mean if mean < largest else largest
+        mean = sum(readings) / len(readings) if readings else 0.0
+        # No mean lies above its largest reading: the bound keeps a sum that overflows finite. The newest is asked first.
+        self.means[rank] = mean if not readings or mean <= readings[-1] else min(mean, max(readings))
 
     def of(self, ranks: Iterable[int]) -> dict[int, float]:
         """The means of these ranks, which are all known here."""

@@ -16,7 +16,6 @@ the square of the cohort.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,16 +41,16 @@ def advise(co: Coordinator) -> None:
     if co.run.phase != RunPhase.TRAINING or co.stopping or co.save_issued or not co.voters:
         return
     counts = co.balancer.counts
-    windows = tuple([counts[rank] for rank in co.voters])
+    windows = {rank: counts[rank] for rank in co.voters}
     segments: list[tuple[tuple[int, Segments], ...]] = [()] * len(windows)
     first = co.book.first_uncovered
     for epoch in range(first, min(first + 2, co.book.num_epochs)):
         hints = _of_spans(co, epoch, windows) if co.config.is_progressive else _of_shares(co, epoch)
         segments = [(*said, (epoch, hint)) if hint else said for said, hint in zip(segments, hints, strict=True)]
-    co.tell(co.voters, StageAdvisory, {"segments": segments}, counts=windows)
+    co.tell(co.voters, StageAdvisory, {"segments": segments}, counts=tuple(windows.values()))
 
 
-def _of_spans(co: Coordinator, epoch: int, windows: Sequence[int]) -> list[Segments]:
+def _of_spans(co: Coordinator, epoch: int, windows: Mapping[int, int]) -> list[Segments]:
     """For each voter, with a window of so many batches: the rest of its own span, then the tails of the largest others.
     The tails are the same for most of them, and made once."""
     spans = {rank: span for rank, span in _spans(co, epoch).items() if span[1]}
@@ -59,14 +58,16 @@ def _of_spans(co: Coordinator, epoch: int, windows: Sequence[int]) -> list[Segme
     # As a take does: from the largest residue, the last among equals.
     largest = sorted([(count, rank, first) for rank, (first, count) in spans.items()], reverse=True)[: MOST_OTHERS + 1]
     places = {rank: place for place, (_, rank, _) in enumerate(largest)}
-
-    @functools.cache
-    def tails(window: int, place: int) -> Segments:
-        others = [(first, count) for count, _, first in (*largest[:place], *largest[place + 1 :])]
-        return _picks(co, epoch, [(first + max(count - window, 0), min(window, count)) for first, count in others])
-
-    told = [tails(window, places.get(rank, MOST_OTHERS)) for rank, window in zip(co.voters, windows, strict=True)]
-    return [(own[rank], *others) if rank in own else others for rank, others in zip(co.voters, told, strict=True)]
+    tails = {
+        window: _picks(co, epoch, [(first + max(count - window, 0), min(window, count)) for count, _, first in largest])
+        for window in dict.fromkeys(windows.values())
+    }
+    hints = []
+    for rank, window in windows.items():
+        place, tail = places.get(rank, MOST_OTHERS), tails[window]
+        others = tail[:MOST_OTHERS] if place == MOST_OTHERS else (*tail[:place], *tail[place + 1 :])
+        hints.append((own[rank], *others) if rank in own else others)
+    return hints
 
 
 def _spans(co: Coordinator, epoch: int) -> Mapping[int, Range]:

@@ -221,16 +221,12 @@ class Desk:
         self.advice_due = False
         advise(self.co)
 
-    @property
-    def most_plans(self) -> int:
-        """Plans that a rank may hold (D-15)."""
-        return ASYNC_PLANS if self.co.config.policy == "async" else 1
-
     def may_serve(self, peer: Peer) -> bool:
         """D-8.1 and D-8.2: an attached voter with room in its hands, and a run that goes on."""
         co = self.co
         held = co.book.ranks.get(peer.rank)
-        if held is not None and len(held.plans) >= self.most_plans:
+        # Asked first, because whoever is asked about all voters hears it of most.
+        if held is not None and held.plans and (co.config.policy != "async" or len(held.plans) >= ASYNC_PLANS):
             return False
         return peer.phase == VOTER and peer.attached and not (co.stopping or co.save_issued)
 
@@ -258,8 +254,7 @@ class Desk:
         if not self.co.config.is_progressive or self.co.run.phase != RunPhase.TRAINING:
             return
         self._survey()
-        held, most = self.co.book.ranks, self.most_plans
-        self._serve_all([rank for rank in self.co.voters if rank not in held or len(held[rank].plans) < most])
+        self._serve_all([rank for rank in self.co.voters if self.may_serve(self.co.peers[rank])])
 
     def compose(self) -> dict[int, Plan]:
         """The plans that ride in the Updates of a finish, by rank (D-13)."""

@@ -116,7 +116,7 @@ class Bookkeeping(RuleBasedStateMachine):
     def merge(self, rank: int, part: int) -> None:
         steps = self.book.holdings(rank).trained_batches
         covered = self.book.covered
-        slices = self.book.merge(rank, max(0, steps - part))
+        slices = self.book.merge({rank: max(0, steps - part)})
         assert sum(count for *_, count in slices) == self.book.covered - covered == max(0, steps - part)
         self.cycle += 1
 
@@ -167,7 +167,7 @@ def test_steps_move_batches_in_the_order_of_dispatch() -> None:
         head = book.head(0)
         assert head is not None
         book.count_step(0, head, cycle)
-    covered = book.merge(0, 2)
+    covered = book.merge({0: 2})
     assert covered == [(0, 0, 0, 2)]
     assert book.refuse(0, 1) == 0 and book.refuse(0, 2) == 1
 
@@ -175,7 +175,7 @@ def test_steps_move_batches_in_the_order_of_dispatch() -> None:
 def test_more_merged_than_trained_is_a_bug_of_ours() -> None:
     """I46."""
     with pytest.raises(InvariantError, match="I46"):
-        made().merge(0, 1)
+        made().merge({0: 1})
 
 
 def test_reading_what_a_rank_holds_changes_nothing() -> None:
