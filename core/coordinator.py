@@ -405,12 +405,13 @@ class Coordinator:
         own = own or {}
         first = {name: column[0] for name, column in own.items()}
         like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields, **first)
-        stamped, peers, outbox = stamper(kind, tuple(own)), self.peers, self.outbox
+        stamped, peers, outbox = stamper(like.__class__, tuple(own)), self.peers, self.outbox
         rows = zip(*own.values(), strict=True) if own else repeat(())
         plans = own.get("next_plan") or repeat(fields.get("plan"))
         for rank, row, size, plan in zip(ranks, rows, weights(like, own), plans, strict=False):
             peer = peers[rank]
-            if not peer.attached and peer.detached_at is None:  # `reachable`, without the price of a property
+            attached = peer.attached
+            if not attached and peer.detached_at is None:  # `reachable`, without the price of a property
                 continue  # nor is who has left or died
             number = peer.control_seq = peer.control_seq + 1
             message = stamped(like, rank, peer.incarnation, number, peer.report_seq, row)
@@ -420,7 +421,7 @@ class Coordinator:
                     self.actions.entered(peer)
             if peer.retained.append(number, message, size):  # N-9: a rank that confirms nothing for so long has ended
                 self.lose(rank, f"overflow: {len(peer.retained)} messages are not confirmed")
-            if peer.attached:
+            if attached:
                 outbox.append(Send(message))
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:

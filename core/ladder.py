@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -133,8 +134,8 @@ def _owing(co: Coordinator) -> list[tuple[Peer, Stage, float]]:
     if co.run.phase != RunPhase.TRAINING:
         return []
     if cycle.phase == CyclePhase.PENDING:
-        debtors = _judged(co, [co.peers[rank] for rank in cycle.debtors()])
-        return [(peer, peer.climb.stage, peer.climb.evidence_at) for peer in debtors if peer.climb.stage is not None]
+        debtors = _judged(co, map(co.peers.__getitem__, cycle.debtors()))
+        return [(p, stage, p.climb.evidence_at) for p in debtors if (stage := p.climb.stage) is not None]
     if cycle.phase == CyclePhase.IDLE:
         begun = cycle.idle_since if cycle.waiting_since is None else max(cycle.idle_since, cycle.waiting_since)
         return [
@@ -144,7 +145,7 @@ def _owing(co: Coordinator) -> list[tuple[Peer, Stage, float]]:
     return []
 
 
-def _judged(co: Coordinator, peers: list[Peer]) -> list[Peer]:
+def _judged(co: Coordinator, peers: Iterable[Peer]) -> list[Peer]:
     """Those that are neither busy with a duty (M-11) nor without a link, for which they have a window (M-42)."""
     busy = co.actions.busy()
     return [peer for peer in peers if peer.detached_at is None and peer.rank not in busy]

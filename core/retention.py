@@ -70,7 +70,8 @@ def _size(thing: Any) -> int:
 @functools.cache
 def _looking(kind: Any) -> Callable[[Any], int]:
     """A function that measures things of this type, also where it need not look."""
-    return _compiled(f"lambda it: {_measure(kind, 'it')}")
+    look: Callable[[Any], int] = _compiled(f"lambda it: {_measure(kind, 'it')}")
+    return look
 
 
 @functools.cache
@@ -147,15 +148,12 @@ class Retained:
     def __len__(self) -> int:
         return len(self.kept)
 
-    def append(self, number: int, message: Any, size: int | None = None) -> bool:
-        """Keep the message that has just been given this number, the next one of its lane. `size` is its weight, if
-        the caller knows it. Whether the keeper is `overfull` now, said here because every sender asks."""
-        if size is None:
-            size = weight(message)
-        kept = self.kept
-        kept.append((number, size, message))
-        self.bytes = held = self.bytes + size
-        return held > MOST_BYTES or len(kept) > MOST_MESSAGES
+    def append(self, number: int, message: Any, size: int) -> bool:
+        """Keep the message that has just been given this number, the next one of its lane, and its weight. Whether the
+        keeper is `overfull` now, said here because every sender asks."""
+        self.kept.append((number, size, message))
+        self.bytes += size
+        return self.bytes > MOST_BYTES or len(self.kept) > MOST_MESSAGES
 
     def release(self, confirmed: int) -> None:
         """Everything up to this number has arrived."""

@@ -16,7 +16,7 @@ the square of the cohort.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..messages import StageAdvisory
