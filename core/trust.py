@@ -33,8 +33,8 @@ class TrustWindows:
         """From here on these are the readings of the rank; none: it is unknown."""
         self.readings[rank], self.misses[rank] = readings, 0
         mean = sum(readings) / len(readings) if readings else 0.0
-        # No mean lies above its largest reading: the bound keeps a sum that overflows finite. The newest is asked first,
-        # because it answers most of the time.
+        # No mean lies above its largest reading: the bound keeps a sum that overflows finite. The newest is asked
+        # first, because it answers most of the time.
         self.means[rank] = mean if not readings or mean <= readings[-1] else min(mean, max(readings))
 
     def of(self, ranks: Iterable[int]) -> dict[int, float]:
