@@ -57,17 +57,17 @@ def _of_spans(co: Coordinator, epoch: int, windows: Mapping[int, int]) -> list[S
     own = dict(zip(spans, _picks(co, epoch, spans.values()), strict=True))
     # As a take does: from the largest residue, the last among equals.
     largest = sorted([(count, rank, first) for rank, (first, count) in spans.items()], reverse=True)[: MOST_OTHERS + 1]
-    places = {rank: place for place, (_, rank, _) in enumerate(largest)}
     tails = {
         window: _picks(co, epoch, [(first + max(count - window, 0), min(window, count)) for count, _, first in largest])
         for window in dict.fromkeys(windows.values())
     }
-    hints = []
-    for rank, window in windows.items():
-        place, tail = places.get(rank, MOST_OTHERS), tails[window]
-        others = tail[:MOST_OTHERS] if place == MOST_OTHERS else (*tail[:place], *tail[place + 1 :])
-        hints.append((own[rank], *others) if rank in own else others)
-    return hints
+    nearest = {window: tail[:MOST_OTHERS] for window, tail in tails.items()}
+    others = {rank: nearest[window] for rank, window in windows.items()}
+    for place, (_, rank, _) in enumerate(largest):
+        if rank in others:  # nobody helps itself out
+            tail = tails[windows[rank]]
+            others[rank] = (*tail[:place], *tail[place + 1 :])
+    return [(own[rank], *tail) if rank in own else tail for rank, tail in others.items()]
 
 
 def _spans(co: Coordinator, epoch: int) -> Mapping[int, Range]:
