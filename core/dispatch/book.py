@@ -233,9 +233,9 @@ class Book:
         covered: list[Covered] = []
         for rank, steps in merged.items():
             held = self.holdings(rank)
-            held.trained_batches -= steps
             for run in self._split(held.trained, steps, rank):
                 covered.append((rank, run.epoch, run.first, run.count))
+            held.trained_batches -= steps
         return self._cover(covered)
 
     def refuse(self, rank: int, before_cycle: int) -> int:
