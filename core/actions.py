@@ -142,7 +142,8 @@ class Actions:
     def _checkpoint_due(self) -> bool:
         """A pending wish, the cadence, the one-shot (K-2)."""
         every, at, before = self.co.config.checkpoint_every, self.co.config.checkpoint_at_epoch, self.reached
-        self.reached = max([before, *(self.co.book.holdings(rank).epoch for rank in self.co.voters)])
+        held = self.co.book.ranks
+        self.reached = max([before, *[held[rank].epoch for rank in self.co.voters if rank in held]])
         due, self.wished[CHECKPOINT] = self.wished[CHECKPOINT], False
         if every is not None and self.reached // every > before // every:
             due = True
@@ -186,7 +187,7 @@ class Actions:
         """K-7: the holder of the checkpoint role writes the consensus; one that it has adopted already at once."""
         co = self.co
         writer = co.roles.holder(CHECKPOINT) if co.roles.served(CHECKPOINT) else co.voters[0]
-        co.send(co.peers[writer], m.SaveConsensusModel, decision_id=decision_id, version=version, target_rank=writer,
+        co.tell((writer,), m.SaveConsensusModel, decision_id=decision_id, version=version, target_rank=writer,
                 cycle=cycle, stem=stem)  # fmt: skip
 
     def _arm_callback(self, cycle: int) -> None:
@@ -204,7 +205,7 @@ class Actions:
             return
         duty = self._take_on(CHECKPOINT, self._decide(), co.cycle.version + 1)
         stem = None if self.bundle is None else self.bundle.stem
-        co.send(co.peers[duty.rank], m.Checkpoint, decision_id=duty.decision_id, version=duty.version,
+        co.tell((duty.rank,), m.Checkpoint, decision_id=duty.decision_id, version=duty.version,
                 target_rank=duty.rank, cycle=cycle, stem=stem)  # fmt: skip
 
     def _arm_evaluation(self, cycle: int) -> None:
@@ -243,7 +244,7 @@ class Actions:
             co.emit(Alert("unserved_role", EVALUATE, f"the evaluation of epoch {epoch} is left out: nobody serves it"))
             return
         duty = self._take_on(EVALUATE, schedule_id, version, epoch, None if cycle is not None else co.now)
-        co.send(co.peers[duty.rank], m.ExecuteEvalCallback, schedule_id=schedule_id, epoch=epoch,
+        co.tell((duty.rank,), m.ExecuteEvalCallback, schedule_id=schedule_id, epoch=epoch,
                 target_rank=duty.rank, version=version, on_consensus=True, cycle=cycle)  # fmt: skip
 
     def _take_on(self, role: str, decision_id: int, version: int, epoch: int = 0, since: float | None = None) -> Duty:
@@ -477,6 +478,10 @@ class Actions:
     def deadlines(self) -> list[float]:
         """When a Tick is due; limits are exceeded strictly."""
         return [math.nextafter(d.since + self._limit(), math.inf) for d in self.duties if d.since is not None]
+
+    def busy(self) -> tuple[int, ...]:
+        """Ranks with a duty under way: nobody, as a rule."""
+        return tuple([duty.rank for duty in self.duties if duty.since is not None and not self._stepped(duty)])
 
     def under_way(self, rank: int) -> Duty | None:
         """What this rank is busy with, the oldest first."""

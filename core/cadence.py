@@ -41,18 +41,18 @@ from .cadence_inputs import (
     measurement,
     select_feed,
 )
+from .trust import TrustWindows
 from .values import rha, state
 
 __all__ = ["Balancer", "CadencePhase", "NudgeDown", "Stable", "SuppressGrowth", "Verdict", "WindowReport"]
 
-# The constants of B-1, in the order of its table; the weight of a callback's cost is in `cadence_inputs`.
-TRUST_WINDOW = 5
+# The constants of B-1, in the order of its table; those of readings are in `trust.py`, the weight of a callback's cost
+# is in `cadence_inputs.py`.
 SHARE_WINDOW = 10
 COHORT_BAND = 0.15
 DOMINANCE_MARGIN = 0.10
 MAX_SPEED_RATIO = 64.0
 DEAD_ZONE = 0.05
-MISS_LIMIT = 5
 OVERHEAD_TARGET = 0.05
 INITIAL_ANCHOR = 10
 INITIAL_ANCHOR_SYNC = 1
@@ -132,15 +132,14 @@ class Balancer:
     overshoots: dict[int, int] = attrs.field(init=False, factory=dict)
     overshoot_suppressed: bool = attrs.field(init=False, default=False)
     _nudged: bool = attrs.field(init=False, default=False)
-    _windows: dict[int, list[float]] = attrs.field(init=False, factory=dict)
-    _misses: dict[int, int] = attrs.field(init=False, factory=dict)
+    _trust: TrustWindows = attrs.field(init=False, factory=TrustWindows)
     _slack_ms: dict[int, float] = attrs.field(init=False, factory=dict)
     _shares: list[dict[int, int]] = attrs.field(init=False, factory=list)
 
     def __attrs_post_init__(self) -> None:
         self.voters = list(self.ranks)
-        self._windows = {rank: [] for rank in self.ranks}
-        self._misses = dict.fromkeys(self.ranks, 0)
+        for rank in self.ranks:
+            self._trust.put(rank, [])
         self.counts = dict.fromkeys(self.ranks, self.anchor)
         self._pin()
         self._fit_cap()
@@ -164,12 +163,7 @@ class Balancer:
 
     def ms(self, rank: int) -> float:
         """Smoothed cost of one step of `rank` in milliseconds, the plain mean of its trust window; 0 if unknown."""
-        window = self._windows.get(rank)
-        if not window:
-            return 0.0
-        # No mean lies above its largest reading: the bound keeps a sum that overflows finite.
-        mean, largest = sum(window) / len(window), max(window)
-        return mean if mean < largest else largest
+        return self._trust.means.get(rank, 0.0)
 
     def recent_share(self) -> dict[int, float]:
         """Each voter's part of the steps of the last ten windows, summing to 1 (B-15); empty without voters."""
@@ -194,11 +188,11 @@ class Balancer:
         feed = select_feed(report, self.voters)
         if len(self.ranks) < MIN_BALANCED_WORLD or not any(cost > 0 for cost, _ in feed.values()):
             return
-        self._take_readings(feed)
+        self._trust.take(feed)
         if self.anchor_rank not in self.voters:
             # An excluded rank sends no reading and counts no miss: kept, its pin would freeze the phases.
             self.anchor_rank = None
-        readings = self._readings()
+        readings = self._trust.of(self.voters)
         if self.anchor_rank is None or self.phase >= CadencePhase.STABLE:
             self.anchor_rank = self._elect(readings)
         slow = self._anchor_reading(readings)
@@ -213,26 +207,10 @@ class Balancer:
         if self.phase < CadencePhase.MATURE and self.calibrations >= PHASE_STARTS[CadencePhase(self.phase + 1)]:
             self.phase = CadencePhase(self.phase + 1)
 
-    def _take_readings(self, feed: Mapping[int, tuple[float, int]]) -> None:
-        windows, misses = self._windows, self._misses
-        for rank, (cost, batches) in feed.items():
-            reading = cost / batches if batches > 0 and math.isfinite(cost) else 0.0
-            if reading > 0:
-                windows[rank] = [*windows[rank][1 - TRUST_WINDOW :], reading]
-                misses[rank] = 0
-                continue
-            self._misses[rank] += 1
-            if self._misses[rank] >= MISS_LIMIT:
-                self._windows[rank] = []
-
-    def _readings(self) -> dict[int, float]:
-        """The reading of each voter, for all that asks for them within one call."""
-        return dict(zip(self.voters, map(self.ms, self.voters), strict=True))
-
     def _anchor_reading(self, readings: Mapping[int, float]) -> float:
         """The anchor rank's reading; a pinned one that never reports is replaced first (B-4 step 3)."""
         if self.anchor_rank is not None and readings[self.anchor_rank] <= 0:
-            if self._misses[self.anchor_rank] < MISS_LIMIT:
+            if not self._trust.silent(self.anchor_rank):
                 return 0.0
             self.anchor_rank = self._elect(readings)
         return 0.0 if self.anchor_rank is None else readings[self.anchor_rank]
@@ -246,8 +224,8 @@ class Balancer:
             return cohort[0] if cohort else None
         if self.anchor_rank not in cohort:
             return cohort[0]
-        challenger = max((rank for rank in cohort if rank != self.anchor_rank), key=lambda rank: (readings[rank], rank))
-        dominated = readings[challenger] > (1 + DOMINANCE_MARGIN) * readings[self.anchor_rank]
+        slowest, challenger = max([(readings[rank], rank) for rank in cohort if rank != self.anchor_rank])
+        dominated = slowest > (1 + DOMINANCE_MARGIN) * readings[self.anchor_rank]
         return challenger if dominated else self.anchor_rank
 
     def _propose(self, report: WindowReport, anchor_rank: int, marginal: float) -> int | None:
@@ -271,16 +249,17 @@ class Balancer:
 
     def _recount(self, slow: float, readings: Mapping[int, float]) -> None:
         """Steps per window of each voter, for the anchor in force (B-7). Staged slack is consumed exactly once."""
+        anchor, counts, slack_ms = self.anchor, self.counts, self._slack_ms
         for rank, reading in readings.items():
-            base, back = self.anchor, 0
+            base, back = anchor, 0
             if reading > 0:
                 if abs(reading - slow) >= SAME_SPEED_MS:
-                    base = max(1, rha(self.anchor * min(slow / reading, MAX_SPEED_RATIO)))
+                    base = max(1, rha(anchor * min(slow / reading, MAX_SPEED_RATIO)))
                 # More slack than the whole count changes nothing further; `min` keeps the ceiling finite.
-                slack = self._slack_ms.get(rank) if self._slack_ms else None
+                slack = slack_ms.get(rank) if slack_ms else None
                 back = math.ceil(min(slack / reading, base)) if slack else 0
             target = base - back if base > back else 1
-            if target != self.counts[rank]:  # in a steady run hardly any is
+            if target != counts[rank]:  # in a steady run hardly any is
                 self._retarget(rank, target, forced=back > 0)
         self._fit_cap()
         self._slack_ms = {}
@@ -296,13 +275,12 @@ class Balancer:
 
     def _fit_cap(self) -> None:
         """Scale the voters' counts so that a window fits an epoch (B-8). The floor of 1 wins over the cap."""
-        counts = {rank: self.counts[rank] for rank in self.voters}
-        total = sum(counts.values())
+        total = sum([self.counts[rank] for rank in self.voters])
         self.cap_binding = self.cap is not None and total > self.cap
         if self.cap is None or not self.cap_binding:
             return
         scale = self.cap / total
-        counts = {rank: max(1, math.floor(count * scale)) for rank, count in counts.items()}
+        counts = {rank: max(1, math.floor(self.counts[rank] * scale)) for rank in self.voters}
         left = self.cap - sum(counts.values())
         if left > 0:
             counts[largest_of(counts)] += left
@@ -340,13 +318,13 @@ class Balancer:
             self.growth_enabled = True
         if self.proposal is not None:
             self.anchor, self.proposal = self.proposal, None
-            self._recount(self._slow_ms(), self._readings())
+            self._recount(self._slow_ms(), self._trust.of(self.voters))
         if self._nudged:
             # Whatever a nudge of this cycle tightened stays tight until the next one (I62).
             return
         if relax_up and self._may_relax():
             self.anchor += 1
-            self._recount(self._slow_ms(), self._readings())
+            self._recount(self._slow_ms(), self._trust.of(self.voters))
         self.overshoot_suppressed = False
 
     def _nudge_down(self, factor: float) -> None:
@@ -356,7 +334,7 @@ class Balancer:
         kept = max(NUDGE_MIN, min(factor, NUDGE_MAX))
         # `min_anchor` is ignored on purpose: divergence is a stronger reason than overhead (B-12).
         self.anchor = max(1, min(math.ceil(self.anchor * kept), self.anchor))
-        self._recount(self._slow_ms(), self._readings())
+        self._recount(self._slow_ms(), self._trust.of(self.voters))
 
     def _may_relax(self) -> bool:
         """Whether one step more keeps the fastest voter within the lead limit (B-13)."""
@@ -403,9 +381,8 @@ class Balancer:
 
     def forget(self, rank: int) -> None:
         """The incarnation of `rank` ended: its readings go, its count stays unused (B-17)."""
-        if rank in self._windows:
-            self._windows[rank] = []
-            self._misses[rank] = 0
+        if rank in self.ranks:
+            self._trust.put(rank, [])
         self._slack_ms.pop(rank, None)
         self.overshoots.pop(rank, None)
         if rank in self.voters:
@@ -419,10 +396,9 @@ class Balancer:
         Not for the ranks given at the start: it would drop their hints. The cap holds at once (I61).
         """
         self.forget(rank)
-        if rank not in self._windows:
+        if rank not in self.ranks:
             insort(self.ranks, rank)
-            self._windows[rank] = []
-            self._misses[rank] = 0
+            self._trust.put(rank, [])
         insort(self.voters, rank)
         self.counts[rank] = self.anchor
         self._fit_cap()
@@ -469,8 +445,8 @@ class Balancer:
         self.anchor = min(saved["anchor"], self.max_anchor)
         self.anchor_rank = saved["anchor_rank"]
         self.counts = dict(zip(self.ranks, saved["counts"], strict=True))
-        readings = zip(self.ranks, saved["ms"], strict=True)
-        self._windows = {rank: [float(reading)] if reading > 0 else [] for rank, reading in readings}
+        for rank, reading in zip(self.ranks, saved["ms"], strict=True):
+            self._trust.put(rank, [float(reading)] if reading > 0 else [])
         self.phase = CadencePhase(saved["phase"])
         self.calibrations = saved["calibrations"]
         self._fit_cap()

@@ -92,17 +92,17 @@ def select_feed(report: WindowReport, voters: Iterable[int]) -> dict[int, tuple[
     The delivered scale is used only if the mode is capable and every voter with batches has a delivered sample. One
     rank on the compute scale among peers on the delivered one would look fast for no other reason than the scale.
     """
-    wall = _scale(report.wall_ms, report.wall_batches, voters)
+    wall = {rank: (report.wall_ms.get(rank, 0.0), report.wall_batches.get(rank, 0)) for rank in voters}
     if not report.capable:
         return wall
-    delivered = _scale(report.delivered_ms, report.delivered_batches, wall)
-    sampled = {rank: reading for rank, reading in delivered.items() if reading[0] > 0 and reading[1] > 0}
-    coherent = all([rank in sampled for rank, (_, batches) in wall.items() if batches > 0])
-    return {**wall, **sampled} if coherent else wall
-
-
-def _scale(ms: Mapping[int, float], batches: Mapping[int, int], voters: Iterable[int]) -> dict[int, tuple[float, int]]:
-    return {rank: (ms.get(rank, 0.0), batches.get(rank, 0)) for rank in voters}
+    feed = {}
+    for rank, computed in wall.items():
+        delivered = report.delivered_ms.get(rank, 0.0), report.delivered_batches.get(rank, 0)
+        sampled = delivered[0] > 0 and delivered[1] > 0
+        if not sampled and computed[1] > 0:
+            return wall
+        feed[rank] = delivered if sampled else computed
+    return feed
 
 
 def measurement(number: float) -> float:

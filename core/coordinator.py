@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Self
 
 from . import attachment, gates, ladder, membership, seldom
@@ -49,7 +50,7 @@ from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
-from .retention import weight, weights
+from .retention import weights
 from .roles import Roles
 from .run import Run
 from .schema import Schema
@@ -397,54 +398,34 @@ class Coordinator:
         """Append one effect."""
         self.outbox.append(effect)
 
-    def send(self, peer: Peer, kind: type[m.Control], **fields: Any) -> None:
-        """One message to one incarnation, stamped, numbered and kept (N-9, M-42); a plan in it is reserved (N-10)."""
-        if not peer.reachable:  # nor is who has left or died
+    def tell(self, ranks: Sequence[int], kind: type[m.Control], own: Mapping[str, Sequence[Any]] | None = None,
+             **fields: Any) -> None:  # fmt: skip
+        """The one way out for a message: the same to each of these ranks, in this order, stamped, numbered and kept
+        (N-9, N-11, M-42), but for what is each rank's own: for each field in `own` a value per rank. A plan in it is
+        reserved (N-10). What is said alike is made and weighed once."""
+        if not ranks:
             return
-        message = kind(
-            run_id=self.config.run_id, generation=self.generation, rank=peer.rank, incarnation=peer.incarnation,
-            control_seq=peer.control_seq + 1, report_seq=peer.report_seq, **fields,
-        )  # fmt: skip
-        self._post(peer, message, weight(message), fields.get("plan"))
-
-    def tell(self, ranks: Iterable[int], kind: type[m.Control], **fields: Any) -> None:
-        """The same to each of these, in this order: as with `send`, but made and weighed once. It carries no plan."""
-        like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields)
-        size, stamped = weight(like), stamper(like.__class__)  # a stamp is all numbers, and numbers weigh the same
-        for rank in ranks:
-            peer = self.peers[rank]
-            if peer.attached or peer.detached_at is not None:  # `reachable`, without the price of a property
-                self._post(peer, stamped(like, rank, peer.incarnation, peer.control_seq + 1, peer.report_seq), size)
-
-    def tell_each(self, ranks: Sequence[int], kind: type[m.Control], own: Mapping[str, Sequence[Any]],
-                  **fields: Any) -> None:  # fmt: skip
-        """As `tell`, but for what is each rank's own: for each field in `own` a value per rank. A `next_plan` among
-        them is reserved."""
-        rows = list(zip(*own.values(), strict=True))
-        if not rows:
-            return
-        names, plans = tuple(own), own.get("next_plan") or [None] * len(rows)
-        like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields,
-                         **dict(zip(names, rows[0], strict=True)))  # fmt: skip
-        sizes, stamped = weights(like, own), stamper(like.__class__, names)
-        for rank, row, size, plan in zip(ranks, rows, sizes, plans, strict=True):
-            peer = self.peers[rank]
-            if peer.attached or peer.detached_at is not None:
-                number = peer.control_seq + 1
-                self._post(peer, stamped(like, rank, peer.incarnation, number, peer.report_seq, row), size, plan)
-
-    def _post(self, peer: Peer, message: m.Control, size: int, plan: m.Plan | None = None) -> None:
-        """What every message goes through; `plan` is the one in it, if there is one (N-10)."""
-        number = peer.control_seq = message.control_seq
-        if plan is not None:
-            peer.tokens[number] = plan.plan_id
-            if plan.epoch > peer.entered_epoch:
-                self.actions.entered(peer)
-        if peer.retained.append(number, message, size):  # N-9: a rank that confirms nothing for so long has ended
-            self.lose(peer.rank, f"overflow: {len(peer.retained)} messages are not confirmed")
-        if peer.attached:
-            rank, incarnation = peer.rank, peer.incarnation
-            self.outbox.append(Send(rank, incarnation, message, (rank, incarnation, number)))
+        own = own or {}
+        first = {name: column[0] for name, column in own.items()}
+        like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields, **first)
+        stamped, peers, outbox = stamper(like.__class__, tuple(own)), self.peers, self.outbox
+        rows = zip(*own.values(), strict=True) if own else repeat(())
+        plans = own.get("next_plan") or repeat(fields.get("plan"))
+        for rank, row, size, plan in zip(ranks, rows, weights(like, own), plans, strict=False):
+            peer = peers[rank]
+            attached = peer.attached
+            if not attached and peer.detached_at is None:  # `reachable`, without the price of a property
+                continue  # nor is who has left or died
+            number = peer.control_seq = peer.control_seq + 1
+            message = stamped(like, rank, peer.incarnation, number, peer.report_seq, row)
+            if plan is not None:
+                peer.tokens[number] = plan.plan_id
+                if plan.epoch > peer.entered_epoch:
+                    self.actions.entered(peer)
+            if peer.retained.append(number, message, size):  # N-9: a rank that confirms nothing for so long has ended
+                self.lose(rank, f"overflow: {len(peer.retained)} messages are not confirmed")
+            if attached:
+                outbox.append(Send(message))
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""

@@ -228,7 +228,7 @@ class Cycle(Again):
             for rank in self.members:
                 peer = co.peers[rank]
                 peer.throttled = m.ThrottleReason.BARRIER
-                co.send(peer, m.Throttle, cycle=self.number, reason=m.ThrottleReason.BARRIER)
+                co.tell((rank,), m.Throttle, cycle=self.number, reason=m.ThrottleReason.BARRIER)
                 co.emit(Emit("Throttle", {"rank": rank, "reason": "barrier"}))
         self.pending_since = co.now
         co.emit(Emit("AverageStart", {"cycle": self.number, "members": list(self.participants)}))
@@ -238,10 +238,12 @@ class Cycle(Again):
     def _idle_ms(self) -> dict[str, float]:
         """How long each member has shown no training, within this window (O-5)."""
         now, begun, peers, idle = self.co.now, self.idle_since, self.co.peers, {}
+        window = (now - begun) * 1000
         for rank in self.members:
             peer = peers[rank]
-            idle[str(rank)] = idled = (now - max(begun, peer.last_progress)) * 1000
-            peer.idle_ms, peer.window_ms = peer.idle_ms + idled, peer.window_ms + (now - begun) * 1000
+            seen = peer.last_progress
+            idle[str(rank)] = idled = (now - (seen if seen > begun else begun)) * 1000
+            peer.idle_ms, peer.window_ms = peer.idle_ms + idled, peer.window_ms + window
         return idle
 
     @property
@@ -254,13 +256,13 @@ class Cycle(Again):
         self.reduced = self.post_norms = self.total_steps = None
         self.doubtful = ()
         gated = self.participants if self.forming else (*self.members, *self.awaited)
-        self.owing = sum([not co.peers[rank].acked for rank in gated])
+        self.owing = len(gated)  # nobody's acknowledgement of an earlier attempt is left
         if self.forming:
             source = self.source
             members = tuple((r, co.peers[r].incarnation, 0) for r in self.observers if r == source)
             watchers = tuple((r, co.peers[r].incarnation) for r in self.observers if r != source)
         else:
-            members = tuple((r, co.peers[r].incarnation, self._limit(r)) for r in self.members)
+            members = tuple([(r, co.peers[r].incarnation, self._limit(r)) for r in self.members])
             watchers = tuple((r, co.peers[r].incarnation) for r in self.observers)
         co.emit(OpenRound(self.key, self.attempt, members, watchers))
 
@@ -307,7 +309,7 @@ class Cycle(Again):
             return
         givers = {self.source} if self.forming else set(self.members)
         for gives, alike in groupby(ranks, givers.__contains__):
-            co.tell(alike, m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
+            co.tell(tuple(alike), m.RequestParams, cycle=self.number, attempt=self.attempt, observer=not gives)
 
     # --- evidence ------------------------------------------------------------------------------------------------
 

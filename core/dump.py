@@ -63,8 +63,8 @@ def state_dump(co: Coordinator) -> dict[str, Any]:
 def _of_rank(co: Coordinator, peer: Peer) -> dict[str, Any]:
     facts = {**peer.waits(), **participation(co, peer)}
     if peer.rank in co.voters:
-        quiesced, met = gates.met(co, peer)
-        facts |= {"quiesced": quiesced, "gate": met, "owes": co.cycle.owes(peer.rank)}
+        quiesced = peer.rank in co.desk.quiesced((peer.rank,))
+        facts |= {"quiesced": quiesced, "gate": gates.met(peer, quiesced), "owes": co.cycle.owes(peer.rank)}
     return facts
 
 

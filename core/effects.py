@@ -47,12 +47,25 @@ class Refuse:
 
 @value
 class Send:
-    """Send a message to an incarnation; on failure feed back `SendFailed(token)` (N-10)."""
+    """Send a message to the incarnation in its stamp; on failure feed back `SendFailed(token)` (N-10)."""
 
-    rank: int
-    incarnation: int
     message: Control
-    token: tuple[int, int, int]
+
+    @property
+    def rank(self) -> int:
+        """Where it goes."""
+        return self.message.rank
+
+    @property
+    def incarnation(self) -> int:
+        """Which life of that rank."""
+        return self.message.incarnation
+
+    @property
+    def token(self) -> tuple[int, int, int]:
+        """Names this message in the whole run (N-10)."""
+        message = self.message
+        return message.rank, message.incarnation, message.control_seq
 
 
 @value

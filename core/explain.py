@@ -178,7 +178,7 @@ def _idle(co: Coordinator, peer: Peer, holds_plan: bool) -> Reason:
         return _reason("E24", rank, "waits for the last average before the stop", "M-54", since, None, _short(co))
     if holds_plan:
         return _reason("E05", rank, "has trained its plan, its Metrics are awaited", "D-15", since, None, (rank,))
-    if co.desk.quiesced(rank):
+    if co.desk.quiesced((rank,)):
         return _reason("E06", rank, "has no work left", "G-4", since, None, _short(co))
     numbers = {"steps": peer.steps, "quota": peer.quota, "left": co.desk.left(rank)}
     if not numbers["left"]:

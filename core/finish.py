@@ -8,7 +8,7 @@ or policy that raises is alerted and read as Stable; every later step still runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -78,10 +78,7 @@ def _accepted(cycle: Cycle) -> tuple[dict[int, int], dict[int, m.Refusal], bool]
     if reduced is None:
         return dict.fromkeys(cycle.members, 0), {}, False
     accepted = set(reduced.accepted) if reduced.realized else set()
-    merged = {}
-    for rank in cycle.members:
-        shipped = cycle.co.shipped_by(rank)
-        merged[rank] = shipped if rank in accepted else 0
+    merged = {rank: cycle.co.shipped_by(rank) if rank in accepted else 0 for rank in cycle.members}
     return merged, dict(reduced.refused), reduced.realized
 
 
@@ -95,7 +92,7 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     consulted(co, "cadence.report", lambda: co.balancer.report(window, co.voters), None, UNCHANGED)
     co.roles.calibrate()
     verdict: Verdict | None = None
-    seen = _guard_input(cycle, merged)
+    seen, names = _guard_input(cycle, merged), {rank: str(rank) for rank in co.peers}
     if realized:
         verdict = _verdict(cycle, seen)
         _nudge(co, verdict)
@@ -111,8 +108,8 @@ def _judge(cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: floa
     cycle_steps = sum(merged.values())
     cycle.global_step += cycle_steps
     if verdict is not None:
-        _tell_divergence(cycle, seen, verdict)
-    co.emit(Emit("Cycle", _cycle_facts(cycle, merged, realized, reduce_ms, verdict)))
+        _tell_divergence(cycle, seen, verdict, names)
+    co.emit(Emit("Cycle", _cycle_facts(cycle, merged, realized, reduce_ms, verdict, names)))
     if co.balancer.anchor != anchor_before:
         co.emit(Emit("AnchorChanged", {"from": anchor_before, "to": co.balancer.anchor}))
 
@@ -143,7 +140,7 @@ def _nudge(co: Coordinator, verdict: Verdict) -> None:
         co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": before, "to": co.balancer.anchor}))
 
 
-def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
+def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict, names: Mapping[int, str]) -> None:
     """What the guard saw and said, for people (O-1, B-31), and the aggregate of the epoch (C-15.4). Nothing of it may
     fail: a guard of the embedder's need not say whether it wants telemetry."""
     co, norms = cycle.co, seen.pre_norms
@@ -151,36 +148,41 @@ def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict) -> None:
     co.desk.note_divergence(epoch, seen.signal)
     co.emit(Emit("Divergence", {
         "d": seen.signal, "k_used": seen.k_used, "k_max": seen.k_max, "version": cycle.version,
-        "deltas": _by_rank(seen.divergences), "norms": None if norms is None else _by_rank(norms), "epoch": epoch,
+        "deltas": _by_rank(names, seen.divergences, seen.divergences.values()),
+        "norms": None if norms is None else _by_rank(names, norms, norms.values()), "epoch": epoch,
     }))  # fmt: skip
     if getattr(co.guard, "reports_telemetry", False):
         told = telemetry(seen)
         co.emit(Emit("GuardTelemetry", {
-            "cycle": cycle.number, "divergence": told.divergence, "cosines": _by_rank(told.cosines),
-            "shifts": _by_rank(told.shifts),
+            "cycle": cycle.number, "divergence": told.divergence,
+            "cosines": _by_rank(names, told.cosines, told.cosines.values()),
+            "shifts": _by_rank(names, told.shifts, told.shifts.values()),
         }))  # fmt: skip
     co.emit(Emit("Verdict", {"cycle": cycle.number, "verdict": type(verdict).__name__, **attrs.asdict(verdict)}))
 
 
-def _by_rank(facts: Mapping[int, Any]) -> dict[str, Any]:
-    return dict(zip(map(str, facts), facts.values(), strict=True))
+def _by_rank(names: Mapping[int, str], ranks: Iterable[int], facts: Iterable[Any]) -> dict[str, Any]:
+    """What is known of each of these ranks, as the facts of an event hold it: ranks are text there, as in JSON. That is
+    made once for all of them, because a finish names every rank in nine places."""
+    return {names[rank]: fact for rank, fact in zip(ranks, facts, strict=True)}
 
 
 def _cycle_facts(
-    cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float, verdict: Verdict | None
-) -> dict[str, Any]:
+    cycle: Cycle, merged: dict[int, int], realized: bool, reduce_ms: float, verdict: Verdict | None,
+    names: Mapping[int, str],
+) -> dict[str, Any]:  # fmt: skip
     co = cycle.co
-    names, peers = [str(rank) for rank in co.voters], [co.peers[rank] for rank in co.voters]
+    voters, counts, peers = co.voters, co.balancer.counts, [co.peers[rank] for rank in co.voters]
     losses = [(peer.window.loss_sum, peer.window.loss_count) for peer in peers]
     return {
         "cycle": cycle.number, "attempt": cycle.attempt, "version": cycle.version, "realized": realized,
-        "merged": _by_rank(merged), "global_step": cycle.global_step,
+        "merged": _by_rank(names, merged, merged.values()), "global_step": cycle.global_step,
         "reduce_ms": reduce_ms, "anchor": co.balancer.anchor,
         "verdict": None if verdict is None else type(verdict).__name__,
-        "counts": dict(zip(names, [co.balancer.counts[rank] for rank in co.voters], strict=True)),
-        "divergence": dict(zip(names, [peer.divergence for peer in peers], strict=True)),
-        "loss": dict(zip(names, [total / count if count else None for total, count in losses], strict=True)),
-        "step_ms": dict(zip(names, readings(co, co.voters), strict=True)),
+        "counts": _by_rank(names, voters, [counts[rank] for rank in voters]),
+        "divergence": _by_rank(names, voters, [peer.divergence for peer in peers]),
+        "loss": _by_rank(names, voters, [total / count if count else None for total, count in losses]),
+        "step_ms": _by_rank(names, voters, readings(co, voters)),
     }  # fmt: skip
 
 
@@ -212,15 +214,14 @@ def _guard_input(cycle: Cycle, merged: dict[int, int]) -> GuardInput:
 def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal], realized: bool) -> None:
     """C-15.5: merged picks become covered, refused ones return, limbo ends, steps fall."""
     co = cycle.co
-    covered = co.book.resolve_limbo(merged)
-    for rank in cycle.members:
-        peer = co.peers[rank]
-        if peer.phase != VOTER:
-            continue
+    voters = [peer for peer in map(co.peers.__getitem__, cycle.members) if peer.phase == VOTER]
+    steps = {peer.rank: merged[peer.rank] for peer in voters}
+    covered = co.book.resolve_limbo(merged) + co.book.merge(steps)
+    for peer in voters:
+        rank = peer.rank
         peer.cycles += 1
-        if merged[rank]:
-            covered += co.book.merge(rank, merged[rank])
-            peer.steps -= merged[rank]
+        if steps[rank]:
+            peer.steps -= steps[rank]
             peer.merges, peer.merged_at = peer.merges + 1, co.now
             peer.refusals_in_row = 0
         if rank in refused:
@@ -236,7 +237,7 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
     co.desk.tell_parts()
     co.emit(Emit("Covered", {
         "cycle": cycle.number, "replayed": co.book.replayed,
-        "slices": [[c.rank, c.epoch, c.first, c.count] for c in covered],
+        "slices": list(map(list, covered)),
     }))  # fmt: skip
 
 
@@ -267,7 +268,7 @@ def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal]
         "merged_steps": [merged.get(rank, 0) for rank in co.voters],
         "next_plan": [plans.get(rank) for rank in co.voters],
     }
-    co.tell_each(co.voters, m.Update, own, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
+    co.tell(co.voters, m.Update, own, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
                  global_step=cycle.global_step)  # fmt: skip
     co.tell(co.voters, m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
 

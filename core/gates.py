@@ -60,26 +60,25 @@ def lead_exceeded(co: Coordinator) -> bool:
     return bool(co.desk.leading())
 
 
-def met(co: Coordinator, peer: Peer) -> tuple[bool, bool]:
-    """Whether a voter is quiesced, and whether the firing gate waits for it no longer (G-1)."""
-    quiesced = co.desk.quiesced(peer.rank)
-    return quiesced, quiesced or peer.steps >= peer.quota or peer.throttled == LEAD
+def met(peer: Peer, quiesced: bool) -> bool:
+    """Whether the firing gate waits no longer for this voter, of whom the desk says whether it is quiesced (G-1)."""
+    return quiesced or peer.steps >= peer.quota or peer.throttled == LEAD
 
 
 def count_gate(co: Coordinator) -> None:
     """The counters of C-4 anew, after something other than a step has changed."""
     short = movers = 0
     low = math.inf
-    quotas = co.desk.quotas(co.voters)
+    quotas, quiesced = co.desk.quotas(co.voters), co.desk.quiesced(co.voters)
     for rank in co.voters:
         peer = co.peers[rank]
         peer.quota = quotas[rank]
-        quiesced, peer.satisfied = met(co, peer)
+        peer.satisfied = met(peer, rank in quiesced)
         if not peer.satisfied:
             short += 1
         if peer.steps:
             movers += 1
-        if not quiesced and peer.steps < low:
+        if peer.steps < low and rank not in quiesced:
             low = peer.steps
     co.short, co.movers, co.low = short, movers, low
     if not 0 < short < len(co.voters):
@@ -100,7 +99,7 @@ def plan_ended(co: Coordinator, peer: Peer) -> None:
         co.urgent = True
         return
     desk.follow_up()
-    if desk.advice_due or desk.used_up() or (not peer.satisfied and met(co, peer)[1]):
+    if desk.advice_due or desk.used_up() or (not peer.satisfied and met(peer, bool(desk.quiesced((peer.rank,))))):
         co.urgent = True
 
 

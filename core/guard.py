@@ -76,7 +76,7 @@ class GuardInput:
     @functools.cached_property
     def signal(self) -> float:
         """D, the largest divergence of the cohort; 0 without any. Guard and timeline ask for it several times."""
-        return max((d for d in self.divergences.values() if math.isfinite(d) and d > 0), default=0.0)
+        return max([d for d in self.divergences.values() if 0 < d < math.inf], default=0.0)
 
 
 class Guard(Protocol):

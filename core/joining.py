@@ -166,7 +166,7 @@ class Joins:
         self.open[joiner] = transfer
         receivers = () if joiner == m.NO_RANK else (transfer.joiner,)
         co.emit(OpenRound(self._key(transfer), 0, ((donor.rank, donor.incarnation, 0),), receivers))
-        co.send(donor, m.RequestState, transfer_id=transfer.number, joiner_rank=joiner,
+        co.tell((donor.rank,), m.RequestState, transfer_id=transfer.number, joiner_rank=joiner,
                 joiner_incarnation=incarnation)  # fmt: skip
         to = "averager" if joiner == m.NO_RANK else joiner
         co.emit(Emit("Custom", {"what": "state_transfer", "donor": donor.rank, "rank": to}))

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +71,6 @@ class Climb:
     suspected: tuple[Stage, ...] = ()
     nudges: int = 0
     durations: tuple[deque[float], ...] = attrs.field(factory=lambda: tuple(deque() for _ in Stage))
-
-    def begin(self, stage: Stage, now: float) -> None:
-        """A cycle was armed: its first request is out, and nothing was said about it yet."""
-        self.suspected = ()
-        self.enter(stage, now)
 
     def enter(self, stage: Stage | None, now: float) -> None:
         """The next stage begins; None when the rank owes nothing."""
@@ -133,28 +128,27 @@ def waiting_steps(co: Coordinator) -> list[Peer]:
     return owing if len(owing) < len(co.voters) else []
 
 
-def _owing(co: Coordinator) -> Iterator[tuple[Peer, Stage, float]]:
+def _owing(co: Coordinator) -> list[tuple[Peer, Stage, float]]:
     """Who owes what, and since when it shows nothing."""
     cycle = co.cycle
     if co.run.phase != RunPhase.TRAINING:
-        return
+        return []
     if cycle.phase == CyclePhase.PENDING:
-        for rank in cycle.debtors():
-            peer = co.peers[rank]
-            climb = peer.climb
-            if climb.stage is not None and _judged(co, peer):
-                yield peer, climb.stage, climb.evidence_at
-    elif cycle.phase == CyclePhase.IDLE:
-        waiting_since = cycle.idle_since if cycle.waiting_since is None else cycle.waiting_since
-        for peer in waiting_steps(co):
-            if _judged(co, peer):
-                since = max(cycle.idle_since, waiting_since, peer.last_progress, peer.climb.evidence_at)
-                yield peer, Stage.STEP, since
+        debtors = _judged(co, map(co.peers.__getitem__, cycle.debtors()))
+        return [(p, stage, p.climb.evidence_at) for p in debtors if (stage := p.climb.stage) is not None]
+    if cycle.phase == CyclePhase.IDLE:
+        begun = cycle.idle_since if cycle.waiting_since is None else max(cycle.idle_since, cycle.waiting_since)
+        return [
+            (peer, Stage.STEP, max(begun, peer.last_progress, peer.climb.evidence_at))
+            for peer in _judged(co, waiting_steps(co))
+        ]
+    return []
 
 
-def _judged(co: Coordinator, peer: Peer) -> bool:
-    """Neither busy with a duty (M-11) nor without a link, for which it has its window (M-42)."""
-    return peer.detached_at is None and (not co.actions.duties or co.actions.under_way(peer.rank) is None)
+def _judged(co: Coordinator, peers: Iterable[Peer]) -> list[Peer]:
+    """Those that are neither busy with a duty (M-11) nor without a link, for which they have a window (M-42)."""
+    busy = co.actions.busy()
+    return [peer for peer in peers if peer.detached_at is None and peer.rank not in busy]
 
 
 # --- the steps -------------------------------------------------------------------------------------------------------
@@ -163,7 +157,7 @@ def _judged(co: Coordinator, peer: Peer) -> bool:
 def judge(co: Coordinator) -> None:
     """Step 8 of the pass, below the ceilings."""
     least = _least(co)
-    for peer, stage, since in list(_owing(co)):
+    for peer, stage, since in _owing(co):
         if co.now > since + least:
             deadline = learned(co, peer, stage)
             _suspect(co, peer, stage, since, deadline)
@@ -175,11 +169,9 @@ def judge(co: Coordinator) -> None:
 
 def next_due(co: Coordinator) -> float:
     """When the next step may fall due; each is exceeded strictly."""
-    least, dues = _least(co), [math.inf]
-    for peer, stage, since in _owing(co):
-        if co.now <= since + least:
-            dues.append(since + least)
-            continue
+    least, owing = _least(co), _owing(co)
+    dues = [math.inf, *[since + least for _, _, since in owing if co.now <= since + least]]
+    for peer, stage, since in [one for one in owing if co.now > one[2] + least]:
         length = learned(co, peer, stage).seconds
         steps = [1] if stage not in peer.climb.suspected else []
         if stage != Stage.STEP and peer.climb.nudges < co.config.max_nudges:

@@ -73,7 +73,8 @@ class Window:
         """Excess of the first batch over the later ones; 0 without a delivered sample (C-20)."""
         if self.first_batch_ms is None or not self.delivered_batches or self.delivered_ms <= 0:
             return 0.0
-        return max(0.0, self.first_batch_ms - self.delivered_ms / self.delivered_batches)
+        excess = self.first_batch_ms - self.delivered_ms / self.delivered_batches
+        return excess if excess > 0 else 0.0
 
     def exclude(self, elapsed_ms: float) -> None:
         """Time of a callback is duty, not slowness (K-18). What exceeds the ledger is still to come."""
@@ -315,7 +316,8 @@ class Peer(Attachment):
     def open_slots(self, owed: Stage) -> None:
         """C-11.3: nothing of the last cycle is left, and this stage is owed first."""
         self.snapshot_steps = self.last_step_count
-        self.climb.begin(owed, self.co.now)
+        self.climb.suspected = ()
+        self.climb.enter(owed, self.co.now)
         self.clear_evidence()
 
     def clear_evidence(self) -> None:

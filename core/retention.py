@@ -18,6 +18,7 @@ import functools
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -35,33 +36,30 @@ NUMBER_BYTES = 9
 FRAME_BYTES = 64
 """What a frame adds to its payload: header, tag, the map around it."""
 
-Measure = int | Callable[[Any], int]
-"""What things of one type weigh: a number, where it is the same for all of them, or a function that looks."""
+Measure = int | str
+"""What things of one type weigh: a number, where it is the same for all of them, or an expression that looks."""
 
 
 def weight(message: Any) -> int:
     """Bytes that a message takes on the wire, never too few. The core knows no codec, so it counts what every codec
     has to carry: names, numbers, text."""
-    kind: Any = type(message)
-    return FRAME_BYTES + _looking(kind)(message)
+    return FRAME_BYTES + _size(message)
 
 
-def weights(like: Any, own: Mapping[str, Sequence[Any]]) -> list[int]:
-    """What several messages weigh that differ from `like` in these fields only: for each a value per message, and at
-    least one field. What they have in common is measured once."""
-    kind: Any = type(like)
-    measures = _fields(kind)
-    looked_at = [(name, measure) for name in own if callable(measure := measures[name])]
-    common = weight(like) - sum(measure(getattr(like, name)) for name, measure in looked_at)
-    sizes = [common] * len(next(iter(own.values())))
-    for name, measure in looked_at:
-        sizes = [size + measure(item) for size, item in zip(sizes, own[name], strict=True)]
-    return sizes
+def weights(like: Any, own: Mapping[str, Sequence[Any]]) -> Iterable[int]:
+    """What messages weigh that differ from `like` in these fields only: for each a value per message. What they have in
+    common is measured once; where nothing else weighs anything, there is no end of them."""
+    kind: type = type(like)
+    common, sizes = weight(like), None
+    for column in [look(own[name]) for name in own if (look := _column(kind, name)) is not None]:
+        common -= column[0]  # that of `like`, which says what the first one says
+        sizes = column if sizes is None else list(map(operator.add, sizes, column))
+    return repeat(common) if sizes is None else [common + size for size in sizes]
 
 
 # Every message that is sent is weighed, a finish sends three to each rank, and most of what they hold weighs the same
-# each time. So what the declared types say is read once per class; what is left to do for a message is to look at the
-# few fields whose size is open, such as text, or the number of items in a tuple.
+# each time. So what the declared types say is read once per class, and written down as an expression: it adds up what
+# is known to one number, and looks at the few parts whose size is open, such as text, or the items in a tuple.
 
 
 def _size(thing: Any) -> int:
@@ -72,90 +70,72 @@ def _size(thing: Any) -> int:
 @functools.cache
 def _looking(kind: Any) -> Callable[[Any], int]:
     """A function that measures things of this type, also where it need not look."""
-    measure = _measure(kind)
-    return measure if callable(measure) else lambda thing: measure
+    look: Callable[[Any], int] = _compiled(f"lambda it: {_measure(kind, 'it')}")
+    return look
 
 
 @functools.cache
-def _measure(kind: Any) -> Measure:
-    """How things of one type are measured: of a class, or of what an annotation tells beyond that."""
+def _column(kind: type, name: str) -> Callable[[Sequence[Any]], list[int]] | None:
+    """A function that measures this field of many messages; None if it weighs the same in all of them."""
+    measure = _measure(get_type_hints(kind)[name], "it")
+    return None if isinstance(measure, int) else _compiled(f"lambda column: [{measure} for it in column]")
+
+
+def _compiled(source: str) -> Any:
+    return eval(source, {"size": _size})
+
+
+def _measure(kind: Any, it: str) -> Measure:
+    """How things of one type are measured, of a class or of what an annotation tells beyond that, where the expression
+    `it` stands for the thing."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is tuple:
-        return _of_row(args[0]) if args[1:] == (...,) else _of_tuple(args)
+        if args[1:] == (...,):
+            return _of_row(args[0], it)
+        return _sum([_measure(part, f"{it}[{place}]") for place, part in enumerate(args)])
     if origin in (Union, UnionType):
-        return _of_choice(args)
+        return _of_choice(args, it)
     cls = kind if origin is None else origin
     if not isinstance(cls, type):
-        return _size  # an annotation that leaves it open: the thing itself will say
+        return f"size({it})"  # an annotation that leaves it open: the thing itself will say
     if issubclass(cls, str):
-        return lambda thing: NUMBER_BYTES + (len(thing) if thing.isascii() else len(thing.encode()))
+        return f"({NUMBER_BYTES} + (len({it}) if {it}.isascii() else len({it}.encode())))"
     if issubclass(cls, bytes):
-        return lambda thing: NUMBER_BYTES + len(thing)
+        return f"({NUMBER_BYTES} + len({it}))"
     if issubclass(cls, (tuple, list)):
-        return lambda thing: NUMBER_BYTES + sum(map(_size, thing))
+        return f"({NUMBER_BYTES} + sum(map(size, {it})))"
     if issubclass(cls, Mapping):
-        return lambda thing: NUMBER_BYTES + sum(_size(key) + _size(item) for key, item in thing.items())
+        return f"({NUMBER_BYTES} + sum(map(size, {it})) + sum(map(size, {it}.values())))"
     if attrs.has(cls):
-        fields = _fields(cls)
-        return _of_record(fields.items(), operator.attrgetter, sum(1 + len(name) for name in fields))
+        hints, names = get_type_hints(cls), [field.name for field in attrs.fields(cls)]
+        return _sum([sum(1 + len(name) for name in names), *(_measure(hints[name], f"{it}.{name}") for name in names)])
     return NUMBER_BYTES
 
 
-@functools.cache
-def _fields(cls: Any) -> dict[str, Measure]:
-    """How the fields of a class are measured."""
-    hints = get_type_hints(cls)
-    return {field.name: _measure(hints[field.name]) for field in attrs.fields(cls)}
+def _sum(parts: Sequence[Measure]) -> Measure:
+    """A thing of several parts. Those with a number for a size are added up beforehand."""
+    known = NUMBER_BYTES + sum(part for part in parts if isinstance(part, int))
+    open_parts = [part for part in parts if isinstance(part, str)]
+    return f"({' + '.join([str(known), *open_parts])})" if open_parts else known
 
 
-def _of_row(kind: Any) -> Measure:
+def _of_row(kind: Any, it: str) -> Measure:
     """Any number of things of one type."""
-    item = _measure(kind)
-    if callable(item):
-        return lambda things: NUMBER_BYTES + sum([item(thing) for thing in things])
-    return lambda things: NUMBER_BYTES + item * len(things)
+    item = _measure(kind, "it")
+    if isinstance(item, int):
+        return f"({NUMBER_BYTES} + {item} * len({it}))"
+    return f"({NUMBER_BYTES} + sum([{item} for it in {it}]))"
 
 
-def _of_tuple(kinds: tuple[Any, ...]) -> Measure:
-    """So many things, each of its type."""
-    return _of_record(tuple(enumerate(map(_measure, kinds))), operator.itemgetter)
-
-
-def _of_record(
-    parts: Iterable[tuple[Any, Measure]], getter: Callable[[Any], Callable[[Any], Any]], names: int = 0
-) -> Measure:
-    """Parts of different types, each under a key that `getter` can read. Those with a number for a size are added up
-    beforehand."""
-    measures = list(parts)
-    bare = NUMBER_BYTES + names + sum(measure for _, measure in measures if not callable(measure))
-    looked_at = tuple((getter(key), measure) for key, measure in measures if callable(measure))
-    if not looked_at:
-        return bare
-    if len(looked_at) == 1:
-        only, measure_only = looked_at[0]
-        return lambda thing: bare + measure_only(only(thing))
-
-    def measured(thing: Any) -> int:
-        size = bare
-        for part_of, measure in looked_at:
-            size += measure(part_of(thing))
-        return size
-
-    return measured
-
-
-def _of_choice(kinds: tuple[Any, ...]) -> Measure:
+def _of_choice(kinds: tuple[Any, ...], it: str) -> Measure:
     """Kinds of numbers, and None, weigh the same; of anything else the thing itself says which it is. Where it is one
     kind or None, that is seen at a glance."""
-    sizes = {_measure(kind) for kind in kinds}
+    sizes = {_measure(kind, it) for kind in kinds}
     if len(sizes) == 1:
         return sizes.pop()
     if len(kinds) != 2 or kinds[1] is not type(None):
-        return _size
-    there = _measure(kinds[0])
-    if callable(there):
-        return lambda thing: NUMBER_BYTES if thing is None else there(thing)
-    return lambda thing: NUMBER_BYTES if thing is None else there
+        return f"size({it})"
+    return f"({NUMBER_BYTES} if {it} is None else {_measure(kinds[0], it)})"
 
 
 @state
@@ -168,15 +148,12 @@ class Retained:
     def __len__(self) -> int:
         return len(self.kept)
 
-    def append(self, number: int, message: Any, size: int | None = None) -> bool:
-        """Keep the message that has just been given this number, the next one of its lane. `size` is its weight, if
-        the caller knows it. Whether the keeper is `overfull` now, said here because every sender asks."""
-        if size is None:
-            size = weight(message)
-        kept = self.kept
-        kept.append((number, size, message))
-        self.bytes = held = self.bytes + size
-        return held > MOST_BYTES or len(kept) > MOST_MESSAGES
+    def append(self, number: int, message: Any, size: int) -> bool:
+        """Keep the message that has just been given this number, the next one of its lane, and its weight. Whether the
+        keeper is `overfull` now, said here because every sender asks."""
+        self.kept.append((number, size, message))
+        self.bytes += size
+        return self.bytes > MOST_BYTES or len(self.kept) > MOST_MESSAGES
 
     def get(self, number: int) -> Any | None:
         """The message with this number; None if it is not kept any more."""

@@ -97,7 +97,7 @@ class Roles:
             for role in ROLES:
                 self._give(role, self._elect(role))
         elif self.holders[EPOCH] != m.NO_RANK:
-            self.co.send(self.co.peers[rank], m.SetEpochCallbackRole, holder=self.holders[EPOCH])
+            self.co.tell((rank,), m.SetEpochCallbackRole, holder=self.holders[EPOCH])
 
     def take_away(self, role: str) -> None:
         """Its holder let the role limit pass (K-17): somebody else, or nobody."""

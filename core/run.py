@@ -7,6 +7,7 @@ formation, the stop, the one save, the one shutdown.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import messages as m
@@ -210,15 +211,14 @@ class Run:
         stem = None if self.co.config.save_path is None else f"{self.co.config.save_path}/{reason.name.lower()}"
         self.save = m.ShutdownWithSave(decision_id=self.decisions, reason=reason, saver=saver, stem=stem)
         self.save_deadline = self.co.now + self.co.config.scaled(self.co.config.save_limit_s)
-        for rank in self.co.alive:
-            self._send_save(self.co.peers[rank])
+        self._tell_save(self.co.alive)
         self.co.fire_run("Saving")
 
-    def _send_save(self, peer: Peer) -> None:
+    def _tell_save(self, ranks: Sequence[int]) -> None:
         save = self.save
         if save is None:
             raise InvariantError("M-51: a save is sent before it was decided")
-        self.co.send(peer, m.ShutdownWithSave, decision_id=save.decision_id, reason=save.reason, saver=save.saver,
+        self.co.tell(ranks, m.ShutdownWithSave, decision_id=save.decision_id, reason=save.reason, saver=save.saver,
                      stem=save.stem)  # fmt: skip
 
     def _next_saver(self, tried: tuple[int, ...]) -> int:
@@ -248,7 +248,7 @@ class Run:
         if saver == m.NO_RANK:
             return
         self.save = m.ShutdownWithSave(decision_id=save.decision_id, reason=save.reason, saver=saver, stem=save.stem)
-        self._send_save(self.co.peers[saver])
+        self._tell_save((saver,))
 
     def _write_consensus(self, reason: m.SaveReason) -> None:
         """K-6, K-7, M-52: the record, then the averager's consensus where it keeps one."""

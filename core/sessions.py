@@ -188,7 +188,7 @@ class Sessions:
                         f"{', '.join(map(str, tried)) or 'none, since none can be reached'}")  # fmt: skip
 
     def _ask(self, session_id: int, since: float, generator: Life, tried: tuple[int, ...]) -> None:
-        self.co.send(self.co.peers[generator[0]], m.RequestSessionId, session_id=session_id)
+        self.co.tell(generator[:1], m.RequestSessionId, session_id=session_id)
         self.renewal = Renewal(session_id, since, generator, self.co.now, tried)
 
     def _away(self) -> bool:
@@ -222,12 +222,12 @@ class Sessions:
         if again:
             cycle.go_on()
         source = self._source()
-        for place, (rank, _) in enumerate(alive):
-            co.send(co.peers[rank], m.NewSession, session_id=self.number, uid=uid, new_rank=place,
-                    new_world_size=len(alive), members=alive, state_from=source,
-                    cycle=cycle.number if again else None, attempt=cycle.attempt if again else 0)  # fmt: skip
+        ranks = [rank for rank, _ in alive]
+        co.tell(ranks, m.NewSession, {"new_rank": range(len(alive))}, session_id=self.number, uid=uid,
+                new_world_size=len(alive), members=alive, state_from=source,
+                cycle=cycle.number if again else None, attempt=cycle.attempt if again else 0)  # fmt: skip
         co.emit(Emit("SessionNew", {
-            "session": self.number, "ranks": [rank for rank, _ in alive], "generator": generator,
+            "session": self.number, "ranks": ranks, "generator": generator,
             "state_from": None if source == m.NO_RANK else source,
             "cycle": cycle.number if again else None, "attempt": cycle.attempt if again else 0,
         }))  # fmt: skip

@@ -26,7 +26,7 @@ from . import messages as m
 from .effects import Dial, Publish, Reporting, Stop
 from .events import LinkLost
 from .phases import WorkerPhase
-from .retention import Retained
+from .retention import Retained, weight
 from .values import state
 from .worker_collective import NO_SESSION, WorkerCollective
 from .worker_notices import NO_CYCLE
@@ -91,7 +91,7 @@ class WorkerLink(WorkerCollective):
             run_id=own.run_id, generation=generation, rank=own.rank, incarnation=own.incarnation,
             report_seq=self.report_seq, control_seq=self.control_handled, **fields,
         )  # fmt: skip
-        self.reports.append(self.report_seq, made)
+        self.reports.append(self.report_seq, made, weight(made))
         if self.reports.overfull:
             self.reports.forget_oldest()
         if self.linked:

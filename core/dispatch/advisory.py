@@ -16,7 +16,7 @@ the square of the cohort.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..messages import StageAdvisory
@@ -41,65 +41,61 @@ def advise(co: Coordinator) -> None:
     if co.run.phase != RunPhase.TRAINING or co.stopping or co.save_issued or not co.voters:
         return
     counts = co.balancer.counts
+    windows = {rank: counts[rank] for rank in co.voters}
+    segments: list[tuple[tuple[int, Segments], ...]] = [()] * len(windows)
     first = co.book.first_uncovered
-    hints = [_Epoch(co, epoch) for epoch in (first, first + 1) if epoch < co.book.num_epochs]
-    told = tuple([counts[rank] for rank in co.voters])
-    segments = [
-        tuple([(hint.epoch, parts) for hint in hints if (parts := hint.of(rank, counts[rank]))]) for rank in co.voters
-    ]
-    co.tell_each(co.voters, StageAdvisory, {"segments": segments}, counts=told)
+    for epoch in range(first, min(first + 2, co.book.num_epochs)):
+        hints = _of_spans(co, epoch, windows) if co.config.is_progressive else _of_shares(co, epoch)
+        segments = [(*said, (epoch, hint)) if hint else said for said, hint in zip(segments, hints, strict=True)]
+    co.tell(co.voters, StageAdvisory, {"segments": segments}, counts=tuple(windows.values()))
 
 
-class _Epoch:
-    """Hints for one epoch. What several ranks are told alike is made once."""
-
-    __slots__ = ("_batch_size", "_largest", "_length", "_others", "_own", "_places", "epoch")
-
-    def __init__(self, co: Coordinator, epoch: int) -> None:
-        self.epoch = epoch
-        self._batch_size, self._length = co.book.batch_size, co.book.length(epoch)
-        progressive = co.config.is_progressive
-        self._own = _spans(co, epoch) if progressive else _whole_shares(co, epoch)
-        self._largest: list[tuple[int, int, int]] = []
-        if progressive:
-            # As a take does: from the largest residue, the last among equals.
-            spans = [(count, rank, first) for rank, ((first, count),) in self._own.items() if count]
-            self._largest = sorted(spans, reverse=True)[: MOST_OTHERS + 1]
-        self._places = {rank: place for place, (_, rank, _) in enumerate(self._largest)}
-        self._others: dict[tuple[int, int], Segments] = {}
-
-    def of(self, rank: int, window: int) -> Segments:
-        """What this rank is told, for a window of so many batches."""
-        place = self._places.get(rank, MOST_OTHERS)
-        others = self._others.get((window, place))
-        if others is None:
-            others = self._others[window, place] = tuple([
-                self._picks(first + count - min(window, count), min(window, count))
-                for count, _, first in (*self._largest[:place], *self._largest[place + 1 :])
-            ])  # fmt: skip
-        return (*[self._picks(first, count) for first, count in self._own.get(rank, ()) if count], *others)
-
-    def _picks(self, first: int, count: int) -> tuple[int, int]:
-        """Batches as offset and size in picks; the last batch of an epoch may be short (D-3)."""
-        offset = first * self._batch_size
-        return offset, min((first + count) * self._batch_size, self._length) - offset
+def _of_spans(co: Coordinator, epoch: int, windows: Mapping[int, int]) -> list[Segments]:
+    """For each voter, with a window of so many batches: the rest of its own span, then the tails of the largest others.
+    The tails are the same for most of them, and made once."""
+    spans = {rank: span for rank, span in _spans(co, epoch).items() if span[1]}
+    own = dict(zip(spans, _picks(co, epoch, spans.values()), strict=True))
+    # As a take does: from the largest residue, the last among equals.
+    largest = sorted([(count, rank, first) for rank, (first, count) in spans.items()], reverse=True)[: MOST_OTHERS + 1]
+    tails = {
+        window: _picks(co, epoch, [(first + max(count - window, 0), min(window, count)) for count, _, first in largest])
+        for window in dict.fromkeys(windows.values())
+    }
+    nearest = {window: tail[:MOST_OTHERS] for window, tail in tails.items()}
+    others = {rank: nearest[window] for rank, window in windows.items()}
+    for place, (_, rank, _) in enumerate(largest):
+        if rank in others:  # nobody helps itself out
+            tail = tails[windows[rank]]
+            others[rank] = (*tail[:place], *tail[place + 1 :])
+    return [(own[rank], *tail) if rank in own else tail for rank, tail in others.items()]
 
 
-def _spans(co: Coordinator, epoch: int) -> Mapping[int, tuple[Range, ...]]:
+def _spans(co: Coordinator, epoch: int) -> Mapping[int, Range]:
     """What is left of each rank's span, in an epoch that is open or would open now."""
     pool = co.book.pools.get(epoch)
     if pool is not None:
-        return {rank: (residue,) for rank, residue in pool.residues().items()}
+        return pool.residues()
     spans = initial_spans(co.book.total(epoch), co.voters, co.balancer.counts if co.desk.measured else None)
-    return {rank: ((first, end - first),) for rank, (first, end) in spans.items()}
+    return {rank: (first, end - first) for rank, (first, end) in spans.items()}
 
 
-def _whole_shares(co: Coordinator, epoch: int) -> Mapping[int, tuple[Range, ...]]:
-    """What is left of each rank's share, or the share it would get (D-17)."""
+def _of_shares(co: Coordinator, epoch: int) -> list[Segments]:
+    """For each voter: what is left of its share, or the share it would get (D-17)."""
     if epoch not in co.book.pools:
-        return {rank: ((first, count),) for rank, first, count in co.desk.shares(co.book.total(epoch))}
-    return {
-        rank: tuple((plan.slice.first + plan.done, plan.slice.count - plan.done)
-                    for plan in co.book.holdings(rank).plans if plan.slice.epoch == epoch)
-        for rank in co.voters
-    }  # fmt: skip
+        shares = {rank: [(first, count)] for rank, first, count in co.desk.shares(co.book.total(epoch))}
+    else:
+        shares = {
+            rank: [(plan.slice.first + plan.done, plan.slice.count - plan.done)
+                   for plan in co.book.holdings(rank).plans if plan.slice.epoch == epoch]
+            for rank in co.voters
+        }  # fmt: skip
+    return [_picks(co, epoch, [left for left in shares.get(rank, ()) if left[1]]) for rank in co.voters]
+
+
+def _picks(co: Coordinator, epoch: int, ranges: Iterable[Range]) -> Segments:
+    """Batches as offsets and sizes in picks; the last batch of an epoch may be short (D-3)."""
+    size, length = co.book.batch_size, co.book.length(epoch)
+    return tuple([
+        (first * size, count * size if (first + count) * size <= length else length - first * size)
+        for first, count in ranges
+    ])  # fmt: skip

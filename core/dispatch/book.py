@@ -21,7 +21,7 @@ import attrs
 
 from ..errors import InvariantError
 from ..messages import Plan
-from ..values import state, value
+from ..values import state
 from .permutation import epoch_bounds
 from .pool import Pool, Range, Slice, Taken, batches_in, initial_spans, merge_ranges
 
@@ -31,23 +31,17 @@ NOT_REPORTED = -1
 """The base cycle of batches in flight: nobody has said that they were trained."""
 
 
-@value
-class Covered:
-    """Batches that a consensus now contains: `count` of `epoch` from `first` on, trained by `rank`."""
-
-    rank: int
-    epoch: int
-    first: int
-    count: int
+Covered = tuple[int, int, int, int]
+"""Batches that a consensus now contains: the rank that trained them, their epoch, the first of them, how many."""
 
 
 @state
 class InFlight:
-    """A plan out with a rank: its slice, how many batches of it were stepped, and how to undo the take."""
+    """A plan out with a rank: its slice, which knows how to undo its take if there was one, the epoch that the rank was
+    in before, and how many batches were stepped."""
 
     plan: Plan
     slice: Slice
-    taken: Taken | None
     epoch_before: int
     done: int = 0
 
@@ -142,13 +136,13 @@ class Book:
     def take(self, rank: int, epoch: int, most: int) -> Plan | None:
         """Take at most `most` batches for a rank and book them as one plan; None when the pool has none (D-8.5)."""
         taken = self.pools[epoch].take(rank, most)
-        return None if taken is None else self._book(rank, taken.slice, taken)
+        return None if taken is None else self._book(rank, taken)
 
     def give(self, rank: int, epoch: int, first: int, count: int) -> Plan:
         """Book a given slice, for runs that hand out whole shares (D-17, D-22). It must be free, as a hole or span."""
-        return self._book(rank, Slice(epoch, first, count), None)
+        return self._book(rank, Slice(epoch, first, count))
 
-    def _book(self, rank: int, part: Slice, taken: Taken | None) -> Plan:
+    def _book(self, rank: int, part: Slice) -> Plan:
         epoch = part.epoch
         offset, size = part.picks(self.batch_size, self.length(epoch))
         plan = Plan(self.next_plan_id, epoch, offset, size)
@@ -156,7 +150,7 @@ class Book:
         held = self.ranks.get(rank)
         if held is None:
             held = self.ranks[rank] = Holdings()
-        held.plans.append(InFlight(plan, part, taken, held.epoch))
+        held.plans.append(InFlight(plan, part, held.epoch))
         held.in_flight_batches += part.count
         held.epoch = epoch
         return plan
@@ -176,8 +170,8 @@ class Book:
         else:  # what was given after it comes after what was before it
             held.plans[place].epoch_before = entry.epoch_before
         pool = self.pools[entry.slice.epoch]
-        if entry.taken is not None:
-            pool.undo(entry.taken, entry.done)
+        if isinstance(entry.slice, Taken):
+            pool.undo(entry.slice, entry.done)
         else:
             pool.reclaim([(entry.slice.first + entry.done, entry.slice.count - entry.done)])
         return True
@@ -238,12 +232,15 @@ class Book:
 
     # --- what becomes of steps -----------------------------------------------------------------------------------
 
-    def merge(self, rank: int, steps: int) -> list[Covered]:
-        """The oldest `steps` trained batches are in the consensus (D-12)."""
-        held = self.holdings(rank)
-        runs = self._split(held.trained, steps, rank)
-        held.trained_batches -= steps
-        return self._cover(rank, runs)
+    def merge(self, merged: Mapping[int, int]) -> list[Covered]:
+        """Of each rank the oldest trained batches are in the consensus, so many as are said here (D-12)."""
+        covered: list[Covered] = []
+        for rank, steps in merged.items():
+            held = self.holdings(rank)
+            for run in self._split(held.trained, steps, rank):
+                covered.append((rank, run.epoch, run.first, run.count))
+            held.trained_batches -= steps
+        return self._cover(covered)
 
     def refuse(self, rank: int, before_cycle: int) -> int:
         """Batches trained on a basis older than `before_cycle` return (D-12). Gives their number."""
@@ -281,7 +278,8 @@ class Book:
         covered: list[Covered] = []
         for rank in sorted(self.limbo):
             runs = deque(self.limbo[rank])
-            covered += self._cover(rank, self._split(runs, merged.get(rank, 0), rank))
+            done = self._split(runs, merged.get(rank, 0), rank)
+            covered += self._cover([(rank, run.epoch, run.first, run.count) for run in done])
             self.replayed += sum(run.count for run in runs if run.base_cycle != NOT_REPORTED)
             self._return(runs, replayed=False)
         self.limbo.clear()
@@ -342,12 +340,12 @@ class Book:
             left = 0
         return runs
 
-    def _cover(self, rank: int, runs: Iterable[Trained]) -> list[Covered]:
-        covered = []
-        for run in runs:
-            self.pools[run.epoch].cover(run.count)
-            self.covered += run.count
-            covered.append(Covered(rank, run.epoch, run.first, run.count))
+    def _cover(self, covered: list[Covered]) -> list[Covered]:
+        """Count these, which have left the holdings of their ranks."""
+        for epoch in sorted({epoch for _, epoch, _, _ in covered}):
+            count = sum([count for _, of, _, count in covered if of == epoch])
+            self.pools[epoch].cover(count)
+            self.covered += count
         return covered
 
     def _return(self, runs: Iterable[Trained], *, replayed: bool) -> None:

@@ -67,16 +67,16 @@ class Desk:
 
     def quota(self, rank: int) -> int:
         """Steps a rank owes before the gate may fire (D-5); in Sync one (G-1)."""
-        return self.quotas((rank,))[rank]
-
-    def quotas(self, ranks: Sequence[int]) -> Mapping[int, int]:
-        """That of each of these, if not of more: outside a final window it is what the balancer says."""
         if self.co.config.policy == "sync":
-            return dict.fromkeys(ranks, 1)
-        counts = self.co.balancer.counts
-        if self.window is None:
-            return counts
-        return {rank: max(counts[rank], self.window.planned.get(rank, 0)) for rank in ranks}
+            return 1
+        count = self.co.balancer.counts[rank]
+        return count if self.window is None else max(count, self.window.planned.get(rank, 0))
+
+    def quotas(self, ranks: Iterable[int]) -> Mapping[int, int]:
+        """That of each of these, if not of more: outside a final window it is what the balancer says."""
+        if self.window is None and self.co.config.policy != "sync":
+            return self.co.balancer.counts
+        return {rank: self.quota(rank) for rank in ranks}
 
     def left(self, rank: int) -> int:
         """Batches a rank may still be given in this window (D-5)."""
@@ -115,18 +115,13 @@ class Desk:
         size = rem if rem < size else size  # `min` of three takes as long as all else here
         return left if left < size else size
 
-    def quiesced(self, rank: int) -> bool:
-        """Nothing in flight and no work it could be given (G-4)."""
-        held = self.co.book.ranks.get(rank)
-        if held is not None and held.plans:
-            return False
-        if self.window is not None and self.window.left.get(rank, 0) == 0:
-            return True
-        for epoch in self.enterable():
-            pool = self.co.book.pools.get(epoch)
-            if pool is None or pool.free:
-                return False
-        return True
+    def quiesced(self, ranks: Iterable[int]) -> set[int]:
+        """Which of these have nothing in flight and no work they could be given (G-4)."""
+        held, window = self.co.book.ranks, self.window
+        idle = {rank for rank in ranks if rank not in held or not held[rank].plans}
+        if not idle or self.used_up():
+            return idle
+        return set() if window is None else {rank for rank in idle if not window.left.get(rank)}
 
     # --- final window --------------------------------------------------------------------------------------------
 
@@ -233,7 +228,7 @@ class Desk:
             plan = self.take(rank, epoch, size) if size else None
             if plan is None:
                 return False
-            self.co.send(peer, StartEpoch, plan=plan, cycle=self.co.cycle.finished)
+            self.co.tell((rank,), StartEpoch, plan=plan, cycle=self.co.cycle.finished)
             return True
         return False
 
@@ -242,10 +237,7 @@ class Desk:
         if not self.co.config.is_progressive or self.co.run.phase != RunPhase.TRAINING:
             return
         self._survey()
-        for rank in [rank for rank in self.co.voters if self.may_serve(self.co.peers[rank])]:
-            for _ in range(ASYNC_PLANS):
-                if not self.dispatch_next(rank):
-                    break
+        self._serve_all([rank for rank in self.co.voters if self.may_serve(self.co.peers[rank])])
 
     def compose(self) -> dict[int, Plan]:
         """The plans that ride in the Updates of a finish, by rank (D-13)."""
@@ -310,10 +302,14 @@ class Desk:
         """The next plans of those that have ended one. No look at other ranks: the hot path comes here (C-4)."""
         waiting, self.awaiting = sorted(set(self.awaiting)), []
         if self.co.config.is_progressive:
-            for rank in waiting:
-                for _ in range(ASYNC_PLANS):
-                    if not self.dispatch_next(rank):
-                        break
+            self._serve_all(waiting)
+
+    def _serve_all(self, ranks: Iterable[int]) -> None:
+        """As many plans to each of these as it may have now (D-15)."""
+        for rank in ranks:
+            for _ in range(ASYNC_PLANS):
+                if not self.dispatch_next(rank):
+                    break
 
     def close_epochs(self) -> None:
         """The rest of step 11: an epoch closes when all of it is covered (D-20)."""
@@ -397,14 +393,13 @@ class Desk:
         return shares(total, voters, ratios=ratios, ms=ms, holes=holes)
 
     def _start(self, rank: int, epoch: int, first: int, count: int) -> None:
-        peer = self.co.peers[rank]
         held = self.co.book.holdings(rank)
         newest = held.plans[-1].plan if held.plans else None
         plan = self.co.book.give(rank, epoch, first, count)
         if newest is None:
-            self.co.send(peer, StartEpoch, plan=plan, cycle=self.co.cycle.finished)
+            self.co.tell((rank,), StartEpoch, plan=plan, cycle=self.co.cycle.finished)
         else:
-            self.co.send(peer, ExtendPartition, plan=plan, extends=newest.plan_id, cycle=self.co.cycle.finished)
+            self.co.tell((rank,), ExtendPartition, plan=plan, extends=newest.plan_id, cycle=self.co.cycle.finished)
 
     def redistribute(self) -> None:
         """Batches came back to the pools, so the final window is another one (D-7), and they go out again."""
@@ -446,5 +441,5 @@ class Desk:
             peer = co.peers[rank]
             peer.throttled = ThrottleReason.LEAD
             co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - co.low}))
-            co.send(peer, Throttle, cycle=release, reason=ThrottleReason.LEAD)
+            co.tell((rank,), Throttle, cycle=release, reason=ThrottleReason.LEAD)
         return bool(leading)

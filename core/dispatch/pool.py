@@ -78,13 +78,12 @@ class Slice:
 
 
 @value
-class Taken:
+class Taken(Slice):
     """A slice that left the pool, and how to put it back (D-14).
 
     `owner` is the rank whose span it came from, for a hole NO_RANK; `cut` says that a rest of the hole stayed in front.
     """
 
-    slice: Slice
     source: Source
     owner: int = NO_RANK
     cut: bool = False
@@ -146,7 +145,7 @@ class Pool:
 
     def residues(self) -> dict[int, Range]:
         """What is left of each span, ascending by rank; counts may be 0."""
-        return {rank: (span.front, span.residue) for rank, span in self._spans.items()}
+        return {rank: (span.front, span.tail - span.front) for rank, span in self._spans.items()}
 
     def holes(self) -> tuple[Range, ...]:
         """The reclaimed batches, in the order in which they will be taken."""
@@ -160,7 +159,7 @@ class Pool:
             return None
         taken = (self._holes and self._take_hole(most)) or self._take_own(rank, most) or self._take_other(most)
         if taken is not None:
-            self.free -= taken.slice.count
+            self.free -= taken.count
         return taken
 
     def undo(self, taken: Taken, trained: int = 0) -> None:
@@ -169,7 +168,7 @@ class Pool:
         Directly after the take, with nothing trained, the pool is then exactly as it was (I49). Each `Taken` may be
         undone once; whether it still may be is for the book to know.
         """
-        first, end = taken.slice.first + trained, taken.slice.end
+        first, end = taken.first + trained, taken.end
         self._leave_outstanding(end - first)
         self.free += end - first
         if first < end and not self._put_back(taken, first, end):
@@ -223,7 +222,7 @@ class Pool:
         count = min(most, size)
         if count < size:
             self._holes.appendleft((first + count, size - count))
-        return Taken(Slice(self.epoch, first, count), Source.HOLE, cut=count < size)
+        return Taken(self.epoch, first, count, Source.HOLE, cut=count < size)
 
     def _take_own(self, rank: int, most: int) -> Taken | None:
         span = self._spans.get(rank)
@@ -233,7 +232,7 @@ class Pool:
         if most < count:
             count = most
         span.front = first + count
-        return Taken(Slice(self.epoch, first, count), OWN_SPAN, rank)
+        return Taken(self.epoch, first, count, OWN_SPAN, rank)
 
     def _take_other(self, most: int) -> Taken | None:
         """From the largest span; the taker's own is empty when its turn comes."""
@@ -246,7 +245,7 @@ class Pool:
         span = self._spans[owner]
         count = min(most, span.residue)
         span.tail -= count
-        return Taken(Slice(self.epoch, span.tail, count), Source.OTHER_SPAN, owner)
+        return Taken(self.epoch, span.tail, count, Source.OTHER_SPAN, owner)
 
     def _put_back(self, taken: Taken, first: int, end: int) -> bool:
         """Return batches `first` to `end - 1` of a slice to the end they came from, if it has not moved."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core import cadence, cadence_inputs
+from paceline.core import cadence, cadence_inputs, trust
 from paceline.core.cadence import Balancer, CadencePhase, NudgeDown
 from paceline.core.cadence_inputs import Device, hardware_anchor, select_feed, window_cap
 
@@ -20,7 +20,7 @@ from support.cadence_reports import feed, staged, window
 
 def test_constants():
     """B-1: the numbers of the table."""
-    assert (cadence.TRUST_WINDOW, cadence.SHARE_WINDOW, cadence.MISS_LIMIT) == (5, 10, 5)
+    assert (trust.TRUST_WINDOW, cadence.SHARE_WINDOW, trust.MISS_LIMIT) == (5, 10, 5)
     assert (cadence.COHORT_BAND, cadence.DOMINANCE_MARGIN, cadence.DEAD_ZONE) == (0.15, 0.10, 0.05)
     assert (cadence.MAX_SPEED_RATIO, cadence.GROWTH_STEP_CAP, cadence.EARLY_GROWTH_FACTOR) == (64, 2.0, 2.0)
     assert (cadence.INITIAL_ANCHOR, cadence.INITIAL_ANCHOR_SYNC, cadence.MAX_ANCHOR) == (10, 1, 1000)
@@ -211,7 +211,7 @@ def test_re_election_once_stable(costs, elected):
     balancer = feed(Balancer(ranks=(0, 1, 2)), {0: 100.0, 1: 90.0, 2: 90.0}, times=5)
     assert (balancer.anchor_rank, balancer.phase) == (0, CadencePhase.STABLE)
     for rank, cost in costs.items():
-        balancer._windows[rank] = [cost] * 5
+        balancer._trust.put(rank, [cost] * 5)
     feed(balancer, costs)
 
     assert balancer.anchor_rank == elected
@@ -301,10 +301,10 @@ def test_the_lead_limit_bounds_each_change_once_calibrated():
     """B-7: the first count is free, later ones move by at most D."""
     balancer = feed(Balancer(ranks=(0, 1), max_batch_diff=3), {0: 40.0, 1: 10.0})
     assert balancer.counts == {0: 10, 1: 40}
-    balancer._windows[1] = [40.0] * 5
+    balancer._trust.put(1, [40.0] * 5)
     feed(balancer, {0: 40.0, 1: 40.0})
     assert balancer.counts == {0: 10, 1: 37}
-    balancer._windows[1] = [1.0] * 5
+    balancer._trust.put(1, [1.0] * 5)
     feed(balancer, {0: 40.0, 1: 1.0})
 
     assert balancer.counts == {0: 10, 1: 40}

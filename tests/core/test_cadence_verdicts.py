@@ -264,7 +264,7 @@ def test_recent_share_is_the_mean_of_the_last_ten_windows():
     balancer = Balancer(ranks=(0, 1), speed_ratios={0: 1.0, 1: 3.0})
     assert balancer.recent_share() == {0: 0.25, 1: 0.75}
     feed(balancer, {0: 100.0, 1: 10.0}, times=3)
-    balancer._windows[1] = [100.0] * 5
+    balancer._trust.put(1, [100.0] * 5)
     feed(balancer, {0: 100.0, 1: 100.0}, times=5)
     assert balancer.recent_share() == {0: 80 / (80 + 300 + 50), 1: 350 / 430}
     feed(balancer, {0: 100.0, 1: 100.0}, times=5)
@@ -285,7 +285,7 @@ def test_saved_and_restored():
     assert fresh.restore(json.loads(json.dumps(balancer.saved())))
     assert fresh.saved() == balancer.saved()
     assert (fresh.phase, fresh.calibrated, fresh.anchor_rank) == (CadencePhase.STABLE, True, 0)
-    assert fresh._windows == {rank: [balancer.ms(rank)] for rank in (0, 1, 2)}
+    assert fresh._trust.readings == {rank: [balancer.ms(rank)] for rank in (0, 1, 2)}
 
 
 def test_a_rank_without_a_reading_is_restored_without_one():

@@ -20,6 +20,10 @@ from support.transports import beacon
 OPERATIONS = st.lists(st.tuples(st.sampled_from(["send", "confirm"]), st.integers(0, 12)), max_size=60)
 
 
+def keep(lane: Retained, message: Any) -> None:
+    lane.append(message.control_seq, message, weight(message))
+
+
 @given(OPERATIONS, st.integers(0, 60))
 def test_a_lane_gives_exactly_what_the_other_end_lacks(operations: list[tuple[str, int]], seen: int) -> None:
     """I53: after any sends and confirmations, for whatever the other end has seen."""
@@ -27,7 +31,7 @@ def test_a_lane_gives_exactly_what_the_other_end_lacks(operations: list[tuple[st
     for what, amount in operations:
         if what == "send":
             sent += 1
-            lane.append(sent, beacon(sent))
+            keep(lane, beacon(sent))
         else:
             confirmed = max(confirmed, min(sent, amount))
             lane.release(amount if amount <= sent else confirmed)
@@ -44,7 +48,7 @@ def test_what_is_kept_goes_through_a_snapshot(confirmations: list[int]) -> None:
     """M-40: a coordinator that is started anew finds it there."""
     lane = Retained()
     for number in range(1, 11):
-        lane.append(number, beacon(number))
+        keep(lane, beacon(number))
     for confirmed in confirmations:
         lane.release(confirmed)
     again = decode(encode(lane))
@@ -55,12 +59,12 @@ def test_a_lane_has_two_limits() -> None:
     """N-9: 4096 messages, or 4 MiB; whoever may forget loses the oldest, and only those."""
     many, large = Retained(), Retained()
     for number in range(1, MOST_MESSAGES + 2):
-        many.append(number, beacon(number))
+        keep(many, beacon(number))
     assert many.overfull
     many.forget_oldest()
     assert not many.overfull and next(b.control_seq for b in many.after(0)) == 2
     assert not many.covers(0, MOST_MESSAGES + 1) and many.covers(1, MOST_MESSAGES + 1)
-    large.append(1, m.StageAdvisory(**_stamp(1), counts=(), segments=((0, ((1 << 60, 1),) * (MOST_BYTES // 20)),)))
+    keep(large, m.StageAdvisory(**_stamp(1), counts=(), segments=((0, ((1 << 60, 1),) * (MOST_BYTES // 20)),)))
     assert large.overfull and len(large) == 1
     large.forget_oldest()
     assert len(large) == 0 and large.bytes == 0

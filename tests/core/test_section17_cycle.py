@@ -270,7 +270,7 @@ def test_the_last_window_is_planned_for_the_counts_in_force() -> None:
     desk.refresh_window()
 
     assert desk.window is not None and desk.window.planned == {0: 7, 1: 0}
-    assert desk.quiesced(1) and not desk.quiesced(0)
+    assert desk.quiesced((0, 1)) == {1}
 
 
 @OLD_WAYS.against("parked_and_still_owing")

@@ -13,6 +13,7 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.cycle import Cycle
+from paceline.core.dispatch.desk import Desk
 from paceline.core.phases import WorkerPhase
 
 from support.cohort import Cohort
@@ -76,7 +77,7 @@ def test_the_dump_of_a_stall_has_the_answers_of_the_gate() -> None:
     dump = hand.co.dump()
 
     assert (dump["owing"], dump["short"], dump["movers"]) == (2, hand.co.short, hand.co.movers)
-    assert [rank["quiesced"] for rank in dump["ranks"]] == [hand.co.desk.quiesced(rank) for rank in (0, 1)]
+    assert [rank["quiesced"] for rank in dump["ranks"]] == [bool(hand.co.desk.quiesced((rank,))) for rank in (0, 1)]
     assert dump["reasons"] == [str(reason) for reason in hand.co.explain()] != []
 
 
@@ -88,7 +89,8 @@ def test_a_dump_asks_the_gates_themselves(monkeypatch: pytest.MonkeyPatch) -> No
     assert [rank["gate"] for rank in honest["ranks"]] == [False, False] and not honest["fires"]
     assert honest["pools"] == {0: {"free": 194, "in_flight": 4, "trained": 2, "covered": 0, "total": 200}}
 
-    monkeypatch.setattr(gates, "met", lambda co, peer: (peer.rank == 1, True))
+    monkeypatch.setattr(Desk, "quiesced", lambda self, ranks: {1}.intersection(ranks))
+    monkeypatch.setattr(gates, "met", lambda peer, quiesced: True)
     monkeypatch.setattr(Cycle, "fires", lambda self, event: True)
     bent = hand.co.dump()
 

@@ -97,17 +97,11 @@ def change_rows(patch: Patch, name: str, chosen: Callable[[Row], bool], **change
 def raise_for_a_bad_link(patch: Patch, kind: type[Control]) -> None:
     """A message of this kind to a rank that cannot be reached raises."""
 
-    def change(send: Any, co: Coordinator, peer: Any, message: type[Control], **fields: Any) -> None:
-        if message is kind and not peer.attached:
-            raise OldWayError(f"{kind.__name__} to rank {peer.rank}")
-        send(co, peer, message, **fields)
-
-    def change_each(tell: Any, co: Coordinator, ranks: Any, message: type[Control], own: Any, **fields: Any) -> None:
+    def change(tell: Any, co: Coordinator, ranks: Any, message: type[Control], own: Any = None, **fields: Any) -> None:
         bad = [place for place, rank in enumerate(ranks) if message is kind and not co.peers[rank].attached]
         end = bad[0] if bad else len(ranks)
-        tell(co, ranks[:end], message, {name: column[:end] for name, column in own.items()}, **fields)
+        tell(co, ranks[:end], message, {name: column[:end] for name, column in (own or {}).items()}, **fields)
         if bad:
             raise OldWayError(f"{kind.__name__} to rank {ranks[end]}")
 
-    around(patch, Coordinator, "send", change)
-    around(patch, Coordinator, "tell_each", change_each)
+    around(patch, Coordinator, "tell", change)

@@ -97,11 +97,11 @@ def evidence_counts_as_a_step(patch: Patch) -> None:
 def nobody_is_parked(patch: Patch) -> None:
     """A run of whole shares averages without parking who could go on."""
 
-    def change(send: Any, co: Coordinator, peer: Any, message: type[m.Control], **fields: Any) -> None:
+    def change(tell: Any, co: Coordinator, ranks: Any, message: type[m.Control], *own: Any, **fields: Any) -> None:
         if message is not m.Throttle:
-            send(co, peer, message, **fields)
+            tell(co, ranks, message, *own, **fields)
 
-    around(patch, Coordinator, "send", change)
+    around(patch, Coordinator, "tell", change)
 
 
 @OLD_WAYS.old_way("17.1 #17")
@@ -195,15 +195,15 @@ def a_lost_request_waits_for_the_ceiling(patch: Patch) -> None:
 @OLD_WAYS.old_way("17.1 #16")
 def no_work_is_no_excuse(patch: Patch) -> None:
     """A rank that has nothing to do is waited for."""
-    patch.setattr(Desk, "quiesced", lambda desk, rank: False)
+    patch.setattr(Desk, "quiesced", lambda desk, ranks: set())
 
 
 @OLD_WAYS.old_way("17.2 #10")
 def a_finished_share_is_no_excuse(patch: Patch) -> None:
     """In a run of whole shares every rank has to step before each average."""
 
-    def change(quiesced: Any, desk: Desk, rank: int) -> bool:
-        return desk.co.config.is_progressive and bool(quiesced(desk, rank))
+    def change(quiesced: Any, desk: Desk, ranks: Any) -> Any:
+        return quiesced(desk, ranks) if desk.co.config.is_progressive else set()
 
     around(patch, Desk, "quiesced", change)
 
@@ -212,10 +212,10 @@ def a_finished_share_is_no_excuse(patch: Patch) -> None:
 def a_rank_without_a_slot_blocks(patch: Patch) -> None:
     """The last window gives a rank nothing and waits for it."""
 
-    def change(quiesced: Any, desk: Desk, rank: int) -> bool:
+    def change(quiesced: Any, desk: Desk, ranks: Any) -> Any:
         window, desk.window = desk.window, None
         try:
-            return bool(quiesced(desk, rank))
+            return quiesced(desk, ranks)
         finally:
             desk.window = window
 

@@ -34,6 +34,11 @@ def report(number: int, rank: int = 0) -> m.Report:
     return attrs.evolve(heartbeat(number), run_id=b"\0" * 16, rank=rank, incarnation=1)
 
 
+def said(number: int) -> fx.Send:
+    """A message to the first life of rank 0."""
+    return fx.Send(attrs.evolve(beacon(number), incarnation=1))
+
+
 @attrs.define
 class Stage:
     """A driver at work, and the ranks that a test dials to it."""
@@ -60,8 +65,8 @@ class Stage:
         self.machine.todo += effects
         await self.driver.settle(ev.LinkUp())
 
-    async def send(self, count: int, first: int = 1, rank: int = 0) -> None:
-        await self.do(*(fx.Send(rank, 1, beacon(n), (rank, 1, n)) for n in range(first, first + count)))
+    async def send(self, count: int, first: int = 1) -> None:
+        await self.do(*(said(n) for n in range(first, first + count)))
 
     async def finish(self) -> None:
         self.machine.todo.append(FINISH)
@@ -164,7 +169,7 @@ def test_a_closed_link_delivers_what_was_queued_before():
     async def main() -> None:
         async with stage() as s:
             rank = await s.join()
-            await s.do(*(fx.Send(0, 1, beacon(n), (0, 1, n)) for n in (1, 2)), fx.CloseLink(0, 1, "left"))
+            await s.do(*(said(n) for n in (1, 2)), fx.CloseLink(0, 1, "left"))
             await s.send(1, first=3)
             assert await hears(rank, 2) == [1, 2]
             await assert_closed(rank)
@@ -314,7 +319,7 @@ def test_the_last_messages_leave_before_the_end():
     async def main() -> None:
         async with stage() as s:
             rank = await s.join()
-            s.machine.todo += [*(fx.Send(0, 1, beacon(n), (0, 1, n)) for n in range(1, 400)), fx.Emit("Left")]
+            s.machine.todo += [*(said(n) for n in range(1, 400)), fx.Emit("Left")]
             await s.finish()
             assert await hears(rank, 399) == list(range(1, 400))
             assert s.result == FINISH and s.shown == [fx.Emit("Left"), FINISH]
@@ -423,7 +428,7 @@ def test_an_observer_that_raises_is_reported_once_and_changes_nothing_else():
     async def main() -> None:
         async with stage(observe=observe) as s:
             rank = await s.join()
-            await s.do(fx.Emit("one"), fx.Emit("two"), fx.Send(0, 1, beacon(1), (0, 1, 1)))
+            await s.do(fx.Emit("one"), fx.Emit("two"), said(1))
             assert await hears(rank, 1) == [1]
             await s.finish()
             assert s.machine.of(ev.CallbackFailed) == [ev.CallbackFailed("observe", "RuntimeError: no screen")]

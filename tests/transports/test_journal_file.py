@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -148,7 +149,8 @@ def test_a_batch_is_kept_before_any_effect_of_it_leaves() -> None:
         await channel.send(HELLO)
         await channel.receive()
         assert any(isinstance(effect, fx.Admit) for ready in kept for effect in ready.effects)
-        machine.todo += [fx.SaveConsensus(1, 2, "stem"), fx.Send(0, 1, beacon(1), (0, 1, 1)), fx.Finish("ok", "done")]
+        said = fx.Send(attrs.evolve(beacon(1), incarnation=1))
+        machine.todo += [fx.SaveConsensus(1, 2, "stem"), said, fx.Finish("ok", "done")]
         await driver.settle(ev.LinkUp())
 
     machine = Scripted()

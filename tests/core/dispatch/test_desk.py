@@ -97,7 +97,7 @@ def test_the_last_window_is_planned_when_it_begins_and_not_within_the_one_before
 def test_a_rank_without_a_slot_blocks_nobody() -> None:
     """D-7, G-4, 17.1 #15 and #16."""
     hand = Hand(2, samples=2, num_epochs=1).form()
-    assert sizes(hand.effects) == {0: 1} and hand.co.desk.quiesced(1)
+    assert sizes(hand.effects) == {0: 1} and hand.co.desk.quiesced((1,))
     hand.step(0)
     hand.complete(0)
     assert hand.co.cycle.pending
@@ -109,7 +109,7 @@ def test_a_slot_of_nothing_is_no_work_although_batches_are_free() -> None:
     hand.step(0, 3)
     hand.complete(0)
     assert hand.co.book.pools[0].free == 1
-    assert hand.co.desk.quiesced(0) and not hand.co.desk.quiesced(1)
+    assert hand.co.desk.quiesced((0, 1)) == {0}
 
 
 def test_what_a_refusal_returns_is_planned_before_the_updates_leave() -> None:

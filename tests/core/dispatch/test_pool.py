@@ -27,7 +27,7 @@ JOINER = 9
 
 
 def sliced(taken: Taken | None) -> Range | None:
-    return None if taken is None else (taken.slice.first, taken.slice.count)
+    return None if taken is None else (taken.first, taken.count)
 
 
 def batches(first: int, count: int) -> list[int]:
@@ -335,7 +335,7 @@ def test_a_resumed_pool_trains_exactly_the_holes(holes: set[int], ranks: int, mo
     for turn in range(31):
         taken = pool.take(turn % ranks, most)
         if taken is not None:
-            trained += batches(taken.slice.first, taken.slice.count)
+            trained += batches(taken.first, taken.count)
 
     assert trained == sorted(holes)
     pool.cover(pool.outstanding)
@@ -373,7 +373,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert most == 0 or not self.free
             assert self.pool.snapshot() == before
             return
-        assert taken.slice.epoch == 7
+        assert taken.epoch == 7
         if not keep:
             self.pool.undo(taken)
             assert self.pool.snapshot() == before, "I49"
@@ -402,8 +402,8 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def undo(self, data: st.DataObject) -> None:
         taken = self.plans.pop(data.draw(st.integers(0, len(self.plans) - 1)))
-        done = data.draw(st.integers(0, taken.slice.count))
-        given_out = batches(taken.slice.first, taken.slice.count)
+        done = data.draw(st.integers(0, taken.count))
+        given_out = batches(taken.first, taken.count)
         spans, holes = self.pool.residues(), self.pool.holes()
 
         self.pool.undo(taken, trained=done)
@@ -422,13 +422,13 @@ class PoolMachine(RuleBasedStateMachine):
         if taken.source is Source.HOLE:
             return False
         front, count = spans[taken.owner]
-        return front == taken.slice.end if taken.source is Source.OWN_SPAN else front + count == first
+        return front == taken.end if taken.source is Source.OWN_SPAN else front + count == first
 
     @precondition(lambda self: self.plans)
     @rule(data=st.data())
     def train(self, data: st.DataObject) -> None:
         taken = self.plans.pop(data.draw(st.integers(0, len(self.plans) - 1)))
-        self.trained += batches(taken.slice.first, taken.slice.count)
+        self.trained += batches(taken.first, taken.count)
 
     @precondition(lambda self: self.trained)
     @rule(data=st.data())
@@ -462,7 +462,7 @@ class PoolMachine(RuleBasedStateMachine):
         """I41, and D-3: what the pool shows as free is free, each batch once."""
         stretches = [*self.pool.holes(), *self.pool.residues().values()]
         shown = [batch for first, count in stretches for batch in batches(first, count)]
-        in_flight = sum(taken.slice.count for taken in self.plans)
+        in_flight = sum(taken.count for taken in self.plans)
         assert len(shown) == len(set(shown)) == self.pool.free
         assert set(shown) == self.free
         assert [batch for stretch in self.pool.free_ranges() for batch in batches(*stretch)] == sorted(self.free)

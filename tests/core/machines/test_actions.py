@@ -297,7 +297,7 @@ def test_k9_success_pins_the_role() -> None:
     run.average()
     result(run, order)
     run.co.roles.calibrated = False
-    run.co.balancer._windows[0] = [50.0]
+    run.co.balancer._trust.put(0, [50.0])
     arm(run)
     run.average()
     assert run.co.roles.calibrated and run.co.roles.holder(CHECKPOINT) == 0 != run.co.roles.holder(EVALUATE)

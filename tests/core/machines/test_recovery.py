@@ -69,7 +69,7 @@ def test_what_was_queued_for_a_lost_link_arrives_whole_and_in_order(queued: int)
     hand = Hand(2, link_grace_s=GRACE_S).form()
     lose(hand)
     for number in range(queued):
-        hand.co.send(hand.co.peers[0], m.SetGlobalStep, version=0, global_step=number)
+        hand.co.tell((0,), m.SetGlobalStep, version=0, global_step=number)
     assert not messages(hand.co.take_ready().effects, m.SetGlobalStep), "nothing is sent over a link that is gone"
     last = hand.co.peers[0].control_seq
     admit = admitted(knock(hand, claim(hand, unseen=queued)))
@@ -169,7 +169,7 @@ def test_who_confirms_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "MOST_MESSAGES", 40)
     hand = Hand(2).form()
     for _ in range(60):
-        hand.co.send(hand.co.peers[0], m.SetGlobalStep, version=0, global_step=1)
+        hand.co.tell((0,), m.SetGlobalStep, version=0, global_step=1)
     effects = hand.feed(ev.Tick())
     [facts] = named(effects, "Died")
     assert "overflow" in facts["cause"] and hand.co.voters == [1]

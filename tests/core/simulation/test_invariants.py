@@ -117,7 +117,7 @@ def _emit(name: str, **facts: Any) -> fx.Emit:
 
 
 def _send(world: World, kind: type, **fields: Any) -> fx.Send:
-    return fx.Send(0, 1, kind(rank=0, incarnation=1, **fields), (0, 1, 99))
+    return fx.Send(kind(rank=0, incarnation=1, control_seq=99, **fields))
 
 
 PLAN = m.Plan(plan_id=9, epoch=0, offset=0, size=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import pytest
 
 from paceline.core import effects as fx
@@ -79,12 +78,12 @@ def a_heartbeat_asks_again(patch: Patch) -> None:
 def a_number_is_left_out(patch: Patch) -> None:
     """One of the lane, now and then."""
 
-    def change(post: Any, co: Coordinator, peer: Any, message: m.Control, *rest: Any) -> None:
-        if isinstance(message, m.Update):
-            message = attrs.evolve(message, control_seq=message.control_seq + 1)
-        post(co, peer, message, *rest)
+    def change(tell: Any, co: Coordinator, ranks: Any, message: type[m.Control], *own: Any, **fields: Any) -> None:
+        for rank in ranks if message is m.Update else ():
+            co.peers[rank].control_seq += 1
+        tell(co, ranks, message, *own, **fields)
 
-    around(patch, Coordinator, "_post", change)
+    around(patch, Coordinator, "tell", change)
 
 
 def heartbeats_push_the_ceiling_out(patch: Patch) -> None:
@@ -177,7 +176,7 @@ def beacon(number: int, phase: int = 1) -> fx.Send:
     """A control message of rank 0 with this number."""
     message = m.Beacon(run_id=b"r" * 16, generation=1, rank=0, incarnation=1, control_seq=number, report_seq=0,
                        run_phase=phase, cycle_phase=0, cycle=0)  # fmt: skip
-    return fx.Send(0, 1, message, (0, 1, number))
+    return fx.Send(message)
 
 
 def test_what_is_said_again_is_the_same_word() -> None:
