@@ -40,10 +40,10 @@ def maker(kind: type[T]) -> Callable[..., T]:
     arguments, lines = [], []
     for place, field in enumerate(fields, 1):
         name, made_anew = field.name, getattr(field.default, "factory", None)
-        known[f"_{name}"] = made_anew or field.default
-        default = "" if place <= due else "=_absent" if made_anew else f"=_{name}"
+        known[f"_default_{name}"] = made_anew or field.default
+        default = "" if place <= due else "=_absent" if made_anew else f"=_default_{name}"
         arguments.append(f"{name}{default}")
-        choice = f"_{name}() if {name} is _absent else {name}" if made_anew else name
+        choice = f"_default_{name}() if {name} is _absent else {name}" if made_anew else name
         lines.append(f"    _made.{name} = {choice}\n")
     exec(f"def make({', '.join(arguments)}):\n    _made = _new(_kind)\n{''.join(lines)}    return _made\n", known)
     make: Callable[..., T] = known["make"]

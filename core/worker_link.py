@@ -87,7 +87,8 @@ class WorkerLink(WorkerCollective):
         elif not own.collective and kind in OF_A_ROUND:
             generation = self.snapshot_generation
         number = self.report_seq = self.report_seq + 1
-        made = maker(kind)
+        cls: Any = kind
+        made = maker(cls)
         self.put(made(own.run_id, generation, own.rank, own.incarnation, number, self.control_handled, **fields))
 
     def put(self, report: m.Report) -> None:

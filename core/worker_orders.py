@@ -42,7 +42,8 @@ class WorkerOrders(WorkerActions):
 
     def hand_plan(self, event: StepDone) -> int:
         """The plan id the step belongs to: the training process trains parts in order and names the part it is in."""
-        return self.hand[min(event.part, len(self.hand) - 1)].plan_id
+        hand, part = self.hand, event.part
+        return (hand[part] if part < len(hand) else hand[-1]).plan_id
 
     def end_plan(self, event: ChunkDone) -> None:
         """W-4: Metrics for all plan ids served; the plan leaves the hand."""
