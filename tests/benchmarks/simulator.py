@@ -11,9 +11,9 @@ through a window of 100 minutes, so there a step takes `CHURN_STEP_S`, and of ei
 replaced in each window.
 
 Figures are of processor time, the best of `REPEATS`. Runs do not need each other, so a campaign has them once for each
-core: the line that says so is measured with one process for each, begun as a campaign begins them. The last lines are ratios, which a slower machine
-changes little: an event of a storm, and a step of the big model, against one Batch event of the coordinator alone,
-which is the least that a step can cost; and 32 ranks against 8.
+core: the line that says so is measured with one process for each, begun as a campaign begins them. The last lines are
+ratios, which a slower machine changes little: an event of a storm, and a step of the big model, against one Batch event
+of the coordinator alone, which is the least that a step can cost; and 32 ranks against 8.
 
     python tests/benchmarks/simulator.py
 """
