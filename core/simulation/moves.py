@@ -129,7 +129,7 @@ def _order(world: World, process: Process) -> None:
 
 
 def _steps(world: World, process: Process, most: int) -> None:
-    left = most
+    left = most - steps(world, process, 1 if world.over else most)  # who has lost the coordinator still takes one
     while left and process.can_step and process.alive and not world.over:
         left -= steps(world, process, left)
 
