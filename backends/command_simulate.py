@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..core.simulation.campaign import Campaign
     from ..core.simulation.simulator import Case, Outcome
 
-__all__ = ["simulate"]
+__all__ = ["begin_process", "simulate"]
 
 PROCESSES = 2
 CHUNK = 4
@@ -102,8 +102,8 @@ def _run(case: Case) -> Outcome:
         raise RuntimeError(f"seed {case.seed} broke off") from error
 
 
-def _begin() -> None:
-    """A process of the pool begins."""
+def begin_process() -> None:
+    """A process of the pool begins, which does nothing but runs."""
     import gc
 
     gc.freeze()
@@ -116,7 +116,7 @@ def _outcomes(cases: Sequence[Case], processes: int) -> Iterator[Outcome]:
         return
     import multiprocessing
 
-    with multiprocessing.get_context("spawn").Pool(processes, _begin) as pool:
+    with multiprocessing.get_context("spawn").Pool(processes, begin_process) as pool:
         yield from pool.imap_unordered(_run, cases, chunksize=CHUNK)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_left
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-__all__ = ["among", "rha", "state", "value"]
+__all__ = ["among", "maker", "rha", "state", "value"]
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from attrs import define as state
@@ -22,6 +24,30 @@ if TYPE_CHECKING:
 else:
     value = functools.partial(attrs.define, unsafe_hash=True, on_setattr=attrs.setters.NO_OP)
     state = functools.partial(attrs.define, eq=False, on_setattr=attrs.setters.NO_OP)
+
+
+@functools.cache
+def maker(kind: type[T]) -> Callable[..., T]:
+    """A function that makes what the constructor of a `value` class makes, of its fields in their order or by name, for
+    what is made with every event. Fields up to the last one without a default have to be given.
+
+    A class that is called with names sorts them into a dictionary, and its constructor sorts them out again: for the
+    fields of a message that takes several times as long as to fill them in.
+    """
+    fields: tuple[Any, ...] = attrs.fields(kind)  # type: ignore[arg-type]
+    due = max((place for place, field in enumerate(fields, 1) if field.default is attrs.NOTHING), default=0)
+    known: dict[str, Any] = {"_kind": kind, "_new": object.__new__, "_absent": attrs.NOTHING}
+    arguments, lines = [], []
+    for place, field in enumerate(fields, 1):
+        name, made_anew = field.name, getattr(field.default, "factory", None)
+        known[f"_default_{name}"] = made_anew or field.default
+        default = "" if place <= due else "=_absent" if made_anew else f"=_default_{name}"
+        arguments.append(f"{name}{default}")
+        choice = f"_default_{name}() if {name} is _absent else {name}" if made_anew else name
+        lines.append(f"    _made.{name} = {choice}\n")
+    exec(f"def make({', '.join(arguments)}):\n    _made = _new(_kind)\n{''.join(lines)}    return _made\n", known)
+    make: Callable[..., T] = known["make"]
+    return make
 
 
 def among(rank: int, ascending: Sequence[int]) -> bool:

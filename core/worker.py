@@ -218,8 +218,8 @@ class Worker(WorkerLink):
         return True
 
     def _local(self, event: Any) -> None:
-        row = self.engine.fire(self, type(event).__name__, event)
-        if row.kind in TURNED_DOWN:
+        row = self.engine.fire(self, event.__class__.__name__, event)
+        if row.kind is not ACCEPT and row.kind in TURNED_DOWN:
             raise LocalProtocolError(
                 f"{type(event).__name__} cannot happen while the worker is {self.phase.name.lower()}: {row.note}"
             )

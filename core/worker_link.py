@@ -27,7 +27,7 @@ from .effects import Dial, Publish, Reporting, Stop
 from .events import LinkLost
 from .phases import WorkerPhase
 from .retention import Retained, weight
-from .values import state
+from .values import maker, state
 from .worker_collective import NO_SESSION, WorkerCollective
 from .worker_notices import NO_CYCLE
 
@@ -81,21 +81,22 @@ class WorkerLink(WorkerCollective):
         """Put one report on the lane, stamped and numbered (N-3), and keep it (N-9). With more than a lane may hold
         the oldest are forgotten: nobody minds, unless this link breaks now. What is said about a round is stamped with
         the generation of that round, which is over if the coordinator was started anew since (M-43)."""
-        self.report_seq += 1
         own, generation = self.settings, self.settings.generation
         if own.collective and kind in OF_A_CALL and self.call is not None:
             generation = self.call.generation
         elif not own.collective and kind in OF_A_ROUND:
             generation = self.snapshot_generation
-        made = kind(
-            run_id=own.run_id, generation=generation, rank=own.rank, incarnation=own.incarnation,
-            report_seq=self.report_seq, control_seq=self.control_handled, **fields,
-        )  # fmt: skip
-        self.reports.append(self.report_seq, made, weight(made))
-        if self.reports.overfull:
+        number = self.report_seq = self.report_seq + 1
+        cls: Any = kind
+        made = maker(cls)
+        self.put(made(own.run_id, generation, own.rank, own.incarnation, number, self.control_handled, **fields))
+
+    def put(self, report: m.Report) -> None:
+        """A report that has its number goes on the lane, and is kept (N-9)."""
+        if self.reports.append(report.report_seq, report, weight(report)):
             self.reports.forget_oldest()
         if self.linked:
-            self.outbox.append(Reporting(made))
+            self.outbox.append(Reporting(report))
 
     # --- losing it -----------------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class WorkerNotices:
         last_now: float
 
         def report(self, kind: type[m.Report], /, **fields: Any) -> None: ...
+        def put(self, report: m.Report) -> None: ...
 
     @property
     def version_to_save(self) -> int:

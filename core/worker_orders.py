@@ -9,11 +9,14 @@ from . import messages as m
 from .effects import AbandonPlan, Adopt, Extend, Park, Publish, TakeSnapshot, Train, Unpark
 from .events import ChunkDone, ConsensusStaged, RoundBroken, SnapshotTaken, StepDone
 from .phases import WorkerPhase
-from .values import state
+from .values import maker, state
 from .worker_actions import WorkerActions
 from .worker_notices import NO_CYCLE
 
 __all__ = ["WorkerOrders"]
+
+new_batch = maker(m.Batch)
+"""The one report that each step sends."""
 
 
 @state
@@ -26,18 +29,21 @@ class WorkerOrders(WorkerActions):
         """W-2: both counters, the Batch report, and the learning rate if it changed."""
         self.local_step += 1
         self.steps_since_avg += 1
-        self.report(
-            m.Batch, cycle=self.cycle, plan_id=self.hand_plan(event), step_count=self.local_step,
-            samples=event.samples, batch_ms=event.batch_ms, data_ms=event.data_ms, batch_loss=event.loss,
-            param_norm=event.param_norm,
-        )  # fmt: skip
+        own, number = self.settings, self.report_seq + 1
+        self.report_seq = number
+        self.put(new_batch(  # `report`, without a word by name
+            own.run_id, own.generation, own.rank, own.incarnation, number, self.control_handled, self.cycle,
+            self.hand_plan(event), self.local_step, event.samples, event.batch_ms, event.data_ms, event.loss,
+            event.param_norm,
+        ))  # fmt: skip
         if event.lr is not None and event.lr != self.last_lr:
             self.last_lr = event.lr
             self.report(m.LrUpdate, lr=event.lr, position=self.position - 1)
 
     def hand_plan(self, event: StepDone) -> int:
         """The plan id the step belongs to: the training process trains parts in order and names the part it is in."""
-        return self.hand[min(event.part, len(self.hand) - 1)].plan_id
+        hand, part = self.hand, event.part
+        return (hand[part] if part < len(hand) else hand[-1]).plan_id
 
     def end_plan(self, event: ChunkDone) -> None:
         """W-4: Metrics for all plan ids served; the plan leaves the hand."""

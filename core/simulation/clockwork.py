@@ -142,14 +142,15 @@ class Clockwork:
         lanes = self._arrivals.get(number)
         if lanes is None:
             lanes = self._arrivals[number] = {kind: deque() for kind in LANES}
-        if len(lanes["report"]) != len(process.up):
-            self._arrive("report", lanes["report"], len(process.up))
-        if len(lanes["control"]) != len(process.down):
-            self._arrive("control", lanes["control"], len(process.down))
-        if len(lanes["upload"]) != len(process.bulk_up):
-            self._arrive("upload", lanes["upload"], len(process.bulk_up))
-        if len(lanes["result"]) != len(process.bulk_down):
-            self._arrive("result", lanes["result"], len(process.bulk_down))
+        reports, controls, uploads, results = lanes.values()
+        if len(reports) != len(process.up):
+            self._arrive("report", reports, len(process.up))
+        if len(controls) != len(process.down):
+            self._arrive("control", controls, len(process.down))
+        if len(uploads) != len(process.bulk_up):
+            self._arrive("upload", uploads, len(process.bulk_up))
+        if len(results) != len(process.bulk_down):
+            self._arrive("result", results, len(process.bulk_down))
         possible, coming = self.world.possible(process), self._coming
         if number in self._strides:
             self._shorten(process, "step" in possible)
@@ -161,7 +162,7 @@ class Clockwork:
             self._dials.add((number, process.dials_at))
             self.at(max(process.dials_at, self.now), functools.partial(self._dial, process, process.dials_at))
         if process.runs:
-            self._look_at_clock(number)
+            self._look_at_clock(number, self.world.due_of(number))
 
     def _dial(self, process: Process, second: float) -> None:
         self._dials.discard((process.number, second))
@@ -171,7 +172,9 @@ class Clockwork:
     def _arrive(self, kind: str, known: deque[float], length: int) -> None:
         """As many arrivals as the lane has parts: what was taken is the oldest, what came is under way. With strides,
         what was written at one time arrives at one time."""
-        while len(known) > length:
+        if not length:
+            known.clear()
+        for _ in range(len(known) - length):
             known.popleft()
         while len(known) < length:
             arrives = self.now + self._transit(kind)
@@ -219,11 +222,11 @@ class Clockwork:
                 self._coming.add((kind, 0))
                 seconds = self.pace.reduce_s if kind == "reduce" else self.pace.write_s
                 self._push(self.now + self._spread(seconds) * self.linger(kind), kind, 0)
-        self._look_at_clock(COORDINATOR)
+        if not self.world.over:
+            self._look_at_clock(COORDINATOR, self.world.due_of(COORDINATOR))
 
-    def _look_at_clock(self, who: int) -> None:
+    def _look_at_clock(self, who: int, due: float | None) -> None:
         """When that machine, which runs, wants its next tick."""
-        due = None if who == COORDINATOR and self.world.over else self.world.due_of(who)
         if due is not None and due < self._ticks.get(who, math.inf):
             self._ticks[who] = due
             self._push(max(due, self.now), "tick", who)
@@ -248,7 +251,7 @@ class Clockwork:
                 self._ticks[who] = self.now + LEAST_TICK_S
                 self._push(self.now + LEAST_TICK_S, "tick", who)
         else:
-            self._look_at_clock(who)
+            self._look_at_clock(who, due)
 
     # --- how long things take ----------------------------------------------------------------------------------------
 

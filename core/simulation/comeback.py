@@ -50,6 +50,13 @@ class Journal:
         if self.acted == SNAPSHOT_EVERY:
             self.begin(co)
 
+    def keep_quiet(self, records: tuple[Any, ...]) -> None:
+        """Batches of one event each that had no effect."""
+        known = len(self.records)
+        self.records += records
+        self.ends += range(known + 1, len(self.records) + 1)
+        self.undone = ()
+
     def begin(self, co: Coordinator) -> None:
         """From here on a snapshot stands for all that was before."""
         self.head = co.snapshot()

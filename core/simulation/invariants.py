@@ -10,7 +10,7 @@ from typing import Any
 
 from ..coordinator import Coordinator
 from ..events import Received
-from ..messages import Report, Update
+from ..messages import REPORTS, Report, Update
 from ..phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
 from .ghost import Ghost
 from .process import Process
@@ -18,7 +18,8 @@ from .violation import Violation, require
 
 __all__ = ["applied_in_order", "booked", "books", "ending", "explained", "parked", "report_seq_of", "steps_meet"]
 
-THERE = (PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING)
+THERE = (PeerPhase.VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
+REPORTED: frozenset[Any] = frozenset(REPORTS)
 QUIET = (WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
 
 
@@ -47,9 +48,10 @@ def books(co: Coordinator) -> None:
 
 def booked(co: Coordinator, rank: int) -> None:
     """D-11 of one rank in passing, after a report of it that had no effect: what it may have changed is its steps."""
-    steps, held = co.peers[rank].steps, co.book.holdings(rank)
-    if steps != held.trained_batches:
-        raise Violation("D-11", f"rank {rank}: {steps} steps, {held.trained_batches} trained batches")
+    held = co.book.ranks.get(rank)
+    steps, trained = co.peers[rank].steps, 0 if held is None else held.trained_batches
+    if steps != trained:
+        raise Violation("D-11", f"rank {rank}: {steps} steps, {trained} trained batches")
 
 
 def _i19_who_is_there(co: Coordinator) -> None:
@@ -130,16 +132,19 @@ def parked(process: Process, before: WorkerPhase, throttle: int, event: Any) -> 
 
 def report_seq_of(co: Coordinator, report: Any) -> int | None:
     """The last report that was applied of the life that this one is of; None if that life is over, or this is none."""
-    if not isinstance(report, Report):
+    if report.__class__ not in REPORTED:
         return None
     peer = co.peers.get(report.rank)
-    current = peer is not None and peer.alive and peer.incarnation == report.incarnation
-    return peer.report_seq if current and peer is not None else None
+    if peer is None or peer.phase not in THERE or peer.incarnation != report.incarnation:
+        return None
+    return peer.report_seq
 
 
 def applied_in_order(co: Coordinator, report: Report, before: int) -> None:
     """I53: each report of a life is applied once, in order, over all its links and all lives of the coordinator."""
     peer = co.peers[report.rank]
+    if peer.report_seq == before + 1 == report.report_seq:
+        return  # as it should be, whoever is there now
     if peer.incarnation == report.incarnation and peer.report_seq not in (before, report.report_seq):
         raise Violation("I53", f"{report} was applied after report {before}, the books are at {peer.report_seq}")
     if peer.incarnation == report.incarnation and peer.report_seq > before + 1:

@@ -16,6 +16,7 @@ from .. import events as ev
 from .. import messages as m
 from ..phases import RunPhase
 from .action import COORDINATOR
+from .step import Run
 
 if TYPE_CHECKING:
     from .world import Step, World
@@ -119,7 +120,9 @@ class Marks:
 
     def watch(self, world: World, step: Step) -> None:
         """Look at what one step led to."""
-        for turn in step.turns:
+        for turn in step.parts:
+            if isinstance(turn, Run):
+                continue  # nothing in it is rare
             if turn.who == COORDINATOR:
                 if turn.event.__class__ in EVENTS:
                     self._event(turn.event)

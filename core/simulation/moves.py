@@ -16,6 +16,7 @@ from .action import COORDINATOR, Action
 from .averager import BLOCK_BYTES
 from .links import dial
 from .process import End
+from .quiet import reports, steps
 from .together import MOVES
 from .violation import Violation
 
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "OF_AVERAGER", "at_process", "control_arrives", "report_arrives", "tick", "tick_all"]
 
 
+REPORTS: frozenset[Any] = frozenset(m.REPORTS)
+
+
 def at_process(world: World, process: Process, action: Action) -> None:
     """What the action says, as often as it says and can be."""
-    once, more = OF_PROCESS[action.kind], AGAIN.get(action.kind)
-    once(world, process)
-    if more is not None:
-        for _ in range(action.amount - 1):
-            if not more(process) or world.over:
-                break
-            once(world, process)
+    if action.kind in AGAIN:
+        AGAIN[action.kind](world, process, max(1, action.amount))
+    else:
+        OF_PROCESS[action.kind](world, process)
 
 
 # --- the control lane ----------------------------------------------------------------------------------------------
@@ -46,13 +47,19 @@ def _failure(world: World, process: Process) -> None:
     world.feed(ev.SendFailed(token, link))
 
 
-def _report(world: World, process: Process) -> None:
-    report_arrives(world, process, process.up.popleft())
+def _reports(world: World, process: Process, most: int) -> None:
+    left, quiet = most, most > 1 and not world.setup.thorough
+    while left and process.up and not world.over:
+        heard = reports(world, process, left) if quiet else 0
+        if not heard:
+            report_arrives(world, process, process.up.popleft())
+            heard = 1
+        left -= heard
 
 
 def report_arrives(world: World, process: Process, report: Any) -> None:
     """A report, a frame, the end of a link, or what is wrong with a frame, reaches the coordinator."""
-    if isinstance(report, m.Report):
+    if report.__class__ in REPORTS:
         world.feed(ev.Received(report))
         return
     if process.frames is not None and (isinstance(report, bytes) or _ends_well(process, report)):
@@ -77,8 +84,11 @@ def _ends_well(process: Process, report: Any) -> bool:
     return isinstance(report, End) and report.link == process.link and report.cause == "closed by the rank"
 
 
-def _control(world: World, process: Process) -> None:
-    control_arrives(world, process, process.down.popleft())
+def _controls(world: World, process: Process, most: int) -> None:
+    for _ in range(most):
+        control_arrives(world, process, process.down.popleft())
+        if not process.down or not process.runs or world.over:
+            break
 
 
 def control_arrives(world: World, process: Process, message: Any) -> None:
@@ -118,11 +128,10 @@ def _order(world: World, process: Process) -> None:
         world.tell(process, event)
 
 
-def _step(world: World, process: Process) -> None:
-    epoch, batch, told = process.step(world.co.config.batch_size or 1)
-    world.ghost.step(process.number, (epoch, batch))
-    for event in told:
-        world.tell(process, event)
+def _steps(world: World, process: Process, most: int) -> None:
+    left = most - steps(world, process, 1 if world.over else most)  # who has lost the coordinator still takes one
+    while left and process.can_step and process.alive and not world.over:
+        left -= steps(world, process, left)
 
 
 def _resume(world: World, process: Process) -> None:
@@ -229,13 +238,9 @@ def tick_all(world: World, *, moves: bool) -> None:
 
 
 OF_PROCESS: dict[str, Callable[[World, Process], None]] = {
-    "failure": _failure, "report": _report, "control": _control, "drain": _drain, "order": _order, "step": _step,
-    "upload": _upload, "result": _result, "dial": dial, **MOVES, "resume": _resume, "recover": _recover, "heal": _heal,
+    "failure": _failure, "drain": _drain, "order": _order, "upload": _upload, "result": _result, "dial": dial, **MOVES,
+    "resume": _resume, "recover": _recover, "heal": _heal,
 }  # fmt: skip
-AGAIN: dict[str, Callable[[Process], bool]] = {
-    "step": lambda process: process.can_step and process.alive,
-    "report": lambda process: bool(process.up),
-    "control": lambda process: bool(process.down) and process.runs,
-}
-"""What can be more than one in an action, and whether there is another one."""
+AGAIN: dict[str, Callable[[World, Process, int], None]] = {"step": _steps, "report": _reports, "control": _controls}
+"""What can be more than one in an action: it happens as long as it can, and at most so many times."""
 OF_AVERAGER: dict[str, Callable[[World], None]] = {"reduce": _reduce, "write": _write}

@@ -28,6 +28,7 @@ __all__ = ["RATE", "End", "Process", "digest", "target"]
 
 RATE = 0.125
 """Share of the way to the target that one step goes."""
+TARGETS = tuple(float(number - 8) for number in range(17))
 SAMPLE_MS = 10.0
 SLOW = (fx.TakeSnapshot, fx.Save, fx.FireCallback, fx.Evaluate, fx.SendState)
 """Orders that take time, each an action of its own. The others are carried out with the order before them."""
@@ -47,7 +48,7 @@ class End:
 
 def target(epoch: int, batch: int) -> float:
     """Where a batch pulls the parameter."""
-    return float((epoch * 37 + batch * 11) % 17 - 8)
+    return TARGETS[(epoch * 37 + batch * 11) % 17]
 
 
 def digest(value: float) -> bytes:
@@ -179,8 +180,8 @@ class Process:
     @property
     def can_step(self) -> bool:
         """It has a plan, and nothing says that it must wait."""
-        free = not self.orders and self.inside is None and not self.parked and bool(self.plans)
-        return free and self.worker.phase == TRAINING
+        waits = not self.plans or self.parked or self.orders or self.inside is not None
+        return not waits and self.worker.phase is TRAINING
 
     def steps_left(self, size: int) -> int:
         """Batches of `size` samples up to the end of the plan in hand."""
@@ -188,16 +189,17 @@ class Process:
 
     def step(self, size: int) -> tuple[int, int, list[Any]]:
         """Train the next batch of `size` samples: its epoch and number, and what the machine is to be told."""
-        plan, part = self.plans[self.part], self.part
-        batch = plan.offset // size + self.batch
-        samples = min(size, plan.size - self.batch * size)
+        part, before = self.part, self.batch
+        plan = self.plans[part]
+        batch, left = plan.offset // size + before, plan.size - before * size
         self.theta += RATE * (target(plan.epoch, batch) - self.theta)
         self.fresh = False
-        self.batch, self.done = self.batch + 1, self.done + 1
-        if self.batch * size >= plan.size:
-            self.part, self.batch = self.part + 1, 0
+        self.batch, self.done = before + 1, self.done + 1
+        if left > size:
+            return plan.epoch, batch, [_step_done(size, part, False)]
+        self.part, self.batch = part + 1, 0
         last = self.part == len(self.plans)
-        told: list[Any] = [_step_done(samples, part, last)]
+        told: list[Any] = [_step_done(left, part, last)]
         if last:
             told.append(ev.ChunkDone(
                 plan_ids=tuple(p.plan_id for p in self.plans), epoch=plan.epoch, batches=self.done,

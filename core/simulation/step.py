@@ -7,7 +7,7 @@ from typing import Any
 from ..values import value
 from .action import Action
 
-__all__ = ["Step", "Turn"]
+__all__ = ["Run", "Step", "Turn"]
 
 
 @value
@@ -20,13 +20,42 @@ class Turn:
 
 
 @value
+class Run:
+    """Quiet events of one machine, one after the other (`quiet.py`): each had one effect, or none had any."""
+
+    who: int
+    events: tuple[Any, ...]
+    effects: tuple[Any, ...]
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Each by itself."""
+        if not self.effects:
+            return tuple([Turn(self.who, event, ()) for event in self.events])
+        pairs = zip(self.events, self.effects, strict=True)
+        return tuple([Turn(self.who, event, (effect,)) for event, effect in pairs])
+
+
+@value
 class Step:
-    """What an action led to: the turns of the machines, in order. `moved` says what went over a bulk lane."""
+    """What an action led to: the turns of the machines, in order, `parts` with runs as they are. `moved` says what went
+    over a bulk lane."""
 
     action: Action
     at: float
-    turns: tuple[Turn, ...]
+    parts: tuple[Turn | Run, ...]
     moved: str = ""
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Every turn by itself."""
+        found: list[Turn] = []
+        for part in self.parts:
+            if isinstance(part, Run):
+                found += part.turns
+            else:
+                found.append(part)
+        return tuple(found)
 
     @property
     def events(self) -> tuple[tuple[int, Any], ...]:

@@ -59,7 +59,7 @@ def members(world: World, process: Process) -> list[Process]:
 
 def touch_members(world: World) -> None:
     """Whether a call ends depends on all its members: with one of them, everybody who is inside is to be looked at."""
-    if world.config.is_collective and any(world.processes[number].session is not None for number in world.touched):
+    if any(world.processes[number].session is not None for number in world.touched):
         for process in world.processes:
             if process.inside is not None:
                 world.touched[process.number] = None

@@ -29,15 +29,16 @@ from .. import messages as m
 from ..config import Config
 from ..values import state
 from .action import COORDINATOR
-from .step import Turn
+from .step import Run, Turn
 from .violation import Violation, require
 
 __all__ = ["Watch"]
 
 Life = tuple[int, int]
 """A rank and an incarnation."""
-LOST = (ev.LinkLost, ev.ProcessExited)
-SIGNS_OF_LIFE = (ev.Tick, m.Heartbeat)
+REPORTS: frozenset[Any] = frozenset(m.REPORTS)
+LOST = frozenset({ev.LinkLost, ev.ProcessExited})
+SIGNS_OF_LIFE = frozenset({ev.Tick, m.Heartbeat})
 """Events that say nothing about the work of anybody."""
 LADDER = frozenset({"Suspect", "Nudge", "Excluded", "StateDump", "Stalled"})
 """Its steps, and what stands at its end."""
@@ -53,7 +54,7 @@ class Watch:
     `cut` are lives without a link, `ended` those that are over; `voted` are ranks whose life has had a vote. `cycle` is
     the open cycle, or None, `since` when it was armed or the last one ended; `still` is when anything was heard last
     that is no mere sign of life; `before` is when the coordinator last did anything, `due` when it wants to be told the
-    time."""
+    time; with more than `away_s` between two events it was away."""
 
     config: Config
     asleep: bool = False
@@ -73,17 +74,21 @@ class Watch:
     due: float = -math.inf
     stopping: bool = False
     stalled: bool = False
+    away_s: float = attrs.field(
+        init=False, default=attrs.Factory(lambda self: self.config.staleness_s / 2, takes_self=True)
+    )
 
-    def see(self, turns: Iterable[Turn], now: float, due: float | None) -> None:
+    def see(self, turns: Iterable[Turn | Run], now: float, due: float | None) -> None:
         """The turns of a step, at this second of the coordinator's clock, and when it wants a `Tick` after them. Raises
         `Violation`."""
         if self.asleep:
             return
         for turn in turns:
             if turn.who == COORDINATOR:
-                self._coordinator(turn.event, turn.effects, now)
+                event = turn.events[-1] if isinstance(turn, Run) else turn.event
+                self._coordinator(event, turn.effects, now)  # of a run each says the same: its life was heard now
                 self.due = math.inf  # whatever was due has been done, with this event or before
-            else:
+            elif not isinstance(turn, Run):
                 self._process(turn)
         self.due = math.inf if due is None else due
 
@@ -98,26 +103,28 @@ class Watch:
     # --- the coordinator -------------------------------------------------------------------------------------------
 
     def _coordinator(self, event: Any, effects: tuple[Any, ...], now: float) -> None:
-        told = event.message if event.__class__ is ev.Received else event
-        if event.__class__ is ev.OperatorRequest and event.kind is ev.Operator.START:
+        kind = event.__class__
+        told = event.message if kind is ev.Received else event
+        what = told.__class__
+        if kind is ev.OperatorRequest and event.kind is ev.Operator.START:
             self._restarted(now)
-        elif now > self.before + self.config.staleness_s / 2:  # it was away: what it missed, it gives time for
+        elif now > self.before + self.away_s:  # it was away: what it missed, it gives time for
             self.still = now
         self.before = now
-        if isinstance(told, m.Report):
-            if now < self.due:  # else time speaks with the next event, whichever it is (C-4)
+        if what in REPORTS:
+            if effects and now < self.due:  # else time speaks with the next event, whichever it is (C-4)
                 self._i3_over_is_over(told, effects)
                 self._i33_no_step_by_a_heartbeat(told, effects)
             self._hear(told, now)
-        elif isinstance(event, LOST):
+        elif kind in LOST:
             self.cut.add((event.rank, event.incarnation))
-        elif event.__class__ is ev.SendFailed:
+        elif kind is ev.SendFailed:
             self.cut.add(event.token[:2])
-        if not isinstance(told, SIGNS_OF_LIFE):
+        if what not in SIGNS_OF_LIFE:
             self.still = now
         for effect in effects:
             self._effect(event, effect, now, effects)
-        if event.__class__ is ev.Tick:
+        if kind is ev.Tick:
             self._i32_not_later(now)
 
     def _restarted(self, now: float) -> None:

@@ -34,7 +34,6 @@ from .. import messages as m
 from ..coordinator import Coordinator
 from ..errors import LocalProtocolError
 from ..ledger import Resume
-from ..phases import WorkerPhase
 from ..policies import Policies
 from ..wire import PayloadCodec, Role
 from ..worker import Worker, WorkerSettings
@@ -44,22 +43,23 @@ from .averager import Averager
 from .comeback import Journal, die
 from .frames import Frames
 from .ghost import Ghost
-from .invariants import applied_in_order, booked, books, ending, explained, parked, report_seq_of, steps_meet
-from .links import hang_up, let_in, life, turned_away
+from .invariants import applied_in_order, booked, books, ending, explained, report_seq_of, steps_meet
+from .links import let_in, life, turned_away
 from .moves import OF_AVERAGER, at_process, tick, tick_all
-from .process import End, Process
+from .process import Process
 from .setup import Setup, greeting
-from .step import Step, Turn
+from .step import Run, Step, Turn
 from .strikes import FAULTS, possible_faults
+from .telling import end, settle, tell
 from .violation import Violation
 from .watch import Watch
 
 __all__ = ["Step", "Turn", "World"]
 
-TO_AVERAGER = (
+TO_AVERAGER = frozenset({
     fx.OpenRound, fx.AdmitContribution, fx.RemoveFromRound, fx.AbortRound, fx.CloseRound, fx.SaveConsensus,
     fx.WriteMeta,
-)  # fmt: skip
+})  # fmt: skip
 
 
 RESTART = ev.OperatorRequest(ev.Operator.START)
@@ -82,6 +82,7 @@ class World:
             raise LocalProtocolError("a world in wire mode needs a codec; give one, such as MsgpackCodec()")
         self.setup = setup
         self.config = setup.config()
+        self.in_place = self.config.is_collective
         self.now = now
         self.skew = 0.0
         self.policies = policies
@@ -100,7 +101,7 @@ class World:
         self._inbox: deque[Any] = deque()
         self.knocking: dict[int, int] = {}
         self.journal = Journal(self.co.snapshot(), ())
-        self._turns: list[Turn] = []
+        self.turns: list[Turn | Run] = []
         self.moved = ""
         self._moves = True
         self._co_seen: tuple[Any, ...] | None = None
@@ -118,7 +119,7 @@ class World:
     @property
     def over(self) -> bool:
         """The run has ended, well or not, or its coordinator has."""
-        return self.finish is not None or not self.alive
+        return not self.alive or self.finish is not None
 
     def enabled(self) -> tuple[Action, ...]:
         """All that can happen without a fault, dullest first: deliveries, then work, then time."""
@@ -177,7 +178,7 @@ class World:
             if at < self.now:
                 raise LocalProtocolError(f"{action} at {at} lies before {self.now}; actions come in the order of time")
             self.now = at
-        self._moves, self._turns, self.touched, self.moved = at is None, [], {}, ""
+        self._moves, self.turns, self.touched, self.moved = at is None, [], {}, ""
         self.ghost.seen = process = None
         if action.who >= 0:
             if action.who >= len(self.processes):
@@ -185,11 +186,12 @@ class World:
             process = self.processes[action.who]
             self.touch(process)
         self._happen(action, process, sure)
-        self.watch.see(self._turns, self.now + self.skew, self.co.poll_timeout())
-        together.touch_members(self)
+        self.watch.see(self.turns, self.now + self.skew, self.co.poll_timeout())
+        if self.in_place:
+            together.touch_members(self)
         for number in self.touched:
             steps_meet(self.co, self.ghost, self.processes[number], bool(self.failed.get(number)))
-        return Step(action, self.now, tuple(self._turns), self.moved)
+        return Step(action, self.now, tuple(self.turns), self.moved)
 
     def _happen(self, action: Action, process: Process | None, sure: bool) -> None:
         kind = action.kind
@@ -220,42 +222,53 @@ class World:
         self.journal.begin(co)
         self.journal.undone = ready.effects
         self.ghost.restarted()
-        self._turns.append(Turn(COORDINATOR, RESTART, ready.effects))
+        self.turns.append(Turn(COORDINATOR, RESTART, ready.effects))
         self.perform(ready.effects)
-        while self._inbox and not self.over:
-            self._turn(self._inbox.popleft())
-        self._inbox.clear()
+        self._go_on()
 
     def feed(self, event: Any) -> None:
         """One event into the coordinator, and whatever its effects lead to at once. After the end nobody listens."""
-        self._inbox.append(event)
-        while self._inbox and not self.over:
-            self._turn(self._inbox.popleft())
-        self._inbox.clear()
+        if not self.over:
+            self._turn(event)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Whatever else the coordinator is to hear at this moment."""
+        inbox = self._inbox
+        while inbox and not self.over:
+            self._turn(inbox.popleft())
+        inbox.clear()
 
     def _turn(self, event: Any) -> None:
         co = self.co
-        self._co_seen = None
         before = None
-        kind = event.__class__
-        if kind is ev.Received:
+        if event.__class__ is ev.Received:
             before = report_seq_of(co, event.message)
             if event.message.__class__ is m.SyncAck:
                 self._acknowledged(event.message)
-        elif kind is ev.SendFailed and event.token[2] in co.peers[event.token[0]].tokens:
+        elif event.__class__ is ev.SendFailed and event.token[2] in co.peers[event.token[0]].tokens:
             self.reached("a plan was taken back")
         now = self.now + self.skew
         if now > co.late_after:
             self.reached("the coordinator was away")
+        self.into_coordinator(event, now)
+        self.follow(event, before, co.take_ready())
+
+    def into_coordinator(self, event: Any, now: float) -> None:
+        """One event into the coordinator, which must take it (I22)."""
+        self._co_seen = None
         try:
-            co.handle(event, now)
+            self.co.handle(event, now)
         except Exception as error:
             raise Violation("I22", f"{type(event).__name__} made the coordinator raise {error!r}") from error
+
+    def follow(self, event: Any, before: int | None, ready: fx.Ready) -> None:
+        """What an event of the coordinator has led to; `before` is the last report of its life that had been applied
+        then, if it is a report of a life that goes on."""
+        co, effects = self.co, ready.effects
         if before is not None:
             applied_in_order(co, event.message, before)
-        ready = co.take_ready()
-        effects = ready.effects
-        self._turns.append(Turn(COORDINATOR, event, effects))
+        self.turns.append(Turn(COORDINATOR, event, effects))
         self.journal.keep(co, ready)
         if effects:
             self.perform(effects)
@@ -263,7 +276,7 @@ class World:
             books(co)
         elif before is not None:
             booked(co, event.message.rank)
-        if kind is ev.Tick and not self.over:
+        if event.__class__ is ev.Tick and not self.over:
             explained(co)
 
     def _acknowledged(self, ack: m.SyncAck) -> None:
@@ -376,75 +389,8 @@ class World:
 
     # --- the processes ---------------------------------------------------------------------------------------------
 
-    def tell(self, process: Process, event: Any) -> None:
-        """One event into a worker, and its orders."""
-        self.touch(process)
-        worker = process.worker
-        before, throttle, committed = worker.phase, worker.throttle, worker.committed
-        try:
-            worker.handle(event, self.now + process.skew)
-        except Exception as error:
-            raise Violation("I22", f"{type(event).__name__} made process {process.number} raise {error!r}") from error
-        if worker.phase is not before:
-            parked(process, before, throttle, event)
-            if worker.phase is WorkerPhase.JOINING:  # an observer has no steps, nor has a new life
-                self.ghost.drop(process.number)
-                process.orders = deque(order for order in process.orders if order.__class__ is not fx.TakeSnapshot)
-        process.generation = worker.settings.generation
-        if worker.committed > committed and self.config.is_collective:
-            self.ghost.committed(process, worker.version)
-        effects = worker.take_ready().effects
-        self._turns.append(Turn(process.number, event, effects))
-        for effect in effects:
-            kind = effect.__class__
-            if kind is fx.Reporting:
-                self._from_process(process, effect.report)
-            elif kind is fx.Dial:
-                hang_up(self, process, effect.after_s)
-            elif kind is fx.Stop:
-                process.ended = effect
-            elif kind in together.AT_ONCE:
-                together.at_once(process, effect)
-            else:
-                process.orders.append(effect)
-        if process.ended is not None and process.alive:
-            self.end(process)
-        if process.orders:
-            self.settle(process)
-
-    def settle(self, process: Process) -> None:
-        """The training process carries out the orders at hand, up to the first that takes time."""
-        while process.at_once:
-            order = process.orders.popleft()
-            if order.__class__ in together.OF_CALL:
-                together.obey(self, process, order)
-            elif order.__class__ is fx.Adopt:
-                process.adopt(order, self.config.alpha)
-                self.ghost.adopt(process, order, self.config.alpha)
-            else:
-                process.obey(order)
-
-    def _from_process(self, process: Process, report: Any) -> None:
-        kind = report.__class__
-        if kind is m.SnapshotReady:
-            process.said = (report.cycle, report.attempt)
-        elif kind is m.SyncAck and report.report_seq == process.worker.report_seq and (
-            not self.config.is_collective and process.said != (report.cycle, report.attempt)
-        ):  # fmt: skip
-            raise Violation("I16", f"process {process.number} acknowledges a cycle before its snapshot is ready")
-        if process.linked:
-            process.up.append(report if process.frames is None else process.frames.say(Role.RANK, report))
-
-    def end(self, process: Process) -> None:
-        """A process is over: what it has written still arrives, then its lane ends."""
-        if process.linked:
-            process.up.append(End(process.link, process.rank, process.incarnation, "closed by the rank"))
-        process.alive = process.linked = False
-        process.dials_at = None
-        process.down.clear()
-        process.bulk_down.clear()
-        process.orders.clear()
-        self.touch(process)
+    tell, settle, end = tell, settle, end
+    """See `telling.py`."""
 
     def offer(self) -> None:
         """Results for everyone who is ready for one (R-9)."""

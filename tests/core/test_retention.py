@@ -88,6 +88,7 @@ def test_a_message_never_weighs_less_than_its_frame(message: Any) -> None:
     m.Metrics(cycle=1, plan_ids=(1, 2), epoch=0, batches=1, samples=2, epoch_ms=1.0, share_complete_ms=1.0,
               compute_only_ms=1.0, data_starve_ms=0.0, scalars={"loss": (0.5, 3)}, resources={"gpu": 0.5}),
     m.CheckpointResult(decision_id=1, version=2, elapsed_ms=3.0, error="disk füll"),
+    m.Batch(run_id=b"run", cycle=1, plan_id=2, step_count=3, samples=4, batch_ms=5.0, data_ms=6.0),
 ], ids=lambda message: type(message).__name__)  # fmt: skip
 def test_what_is_known_of_a_class_beforehand_is_what_its_messages_hold(message: Any) -> None:
     """N-9: the declared types say as much as a look at every single thing in it."""

@@ -135,3 +135,16 @@ def test_a_stride_that_was_shortened_ends_elsewhere() -> None:
 
     assert not strides.ends_at(3, end)
     assert (strides.finish(3), 3 in strides) == (1, False)
+
+
+def test_who_has_lost_the_coordinator_still_steps() -> None:
+    """W-21: the plan in hand is trained, whether anybody listens or not; one step for each time that it happens."""
+    run = Watched(100)
+    run.begin()
+    run.clockwork.do(Action("die", -1))
+    before = run.trained(0)
+
+    run.world.do(Action("step", 0, 5))
+
+    assert run.world.over
+    assert run.trained(0) == before + 1
