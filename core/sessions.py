@@ -6,13 +6,17 @@ members find each other, and one of them has to make that: the generator.
 
     needed --RequestSessionId--> generator --SessionIdGenerated--> NewSession to all who are alive then
                   ^                  |
-                  '-- the next one --'-- it dies, or says nothing for 5 s; nobody left: save and stop
+                  '-- the next one --'-- it dies, or does not answer for 5 s; nobody left: save and stop
 
     current() says whether exactly the alive are in the session; while they are not, nothing is armed (G-1)
 
 A death, or a call that failed, cannot wait: a pending cycle goes on as its next attempt in the new session. A newcomer
 waits until no cycle is pending. Whoever else dies meanwhile joins the same renewal, because members are counted when
 the id is there, not when it is asked for.
+
+A generator that has not confirmed its request may never have had it: its link may be lost, and nobody knows yet. The
+next one is asked, but the run is not given up for that silence; it is asked again in its turn, until it confirms, its
+life ends (M-17), or the wait as a whole comes to its ceiling (M-15).
 
 A member whose link is lost is a member still: a call runs over no link of the coordinator, so it goes on (M-42). No
 session is made over its head, though: it may be dead, and then every call would fail at once, and the attempts of the
@@ -48,13 +52,14 @@ Life = tuple[int, int]
 
 @value
 class Renewal:
-    """A session on its way: since when it is wanted, who was asked for its id and when, who was asked before, and the
-    id once it is there."""
+    """A session on its way: since when it is wanted, who was asked for its id, when and by which control message, who
+    was asked before and had the request, and the id once it is there."""
 
     session_id: int
     since: float
     generator: Life
     asked_at: float
+    number: int
     tried: tuple[int, ...] = ()
     uid: bytes | None = None
 
@@ -171,14 +176,21 @@ class Sessions:
         return self.members != alive and not self.co.cycle.pending
 
     def _next(self) -> None:
-        """M-32: the generator is marked as tried, the next one is asked."""
+        """M-32: the generator is marked as tried, the next one is asked; with it again in its turn, if it may not even
+        have had the request."""
         renewal = self.renewal
         assert renewal is not None, "only a renewal has a generator"
-        self._ask_one_of((*renewal.tried, renewal.generator[0]), renewal.since)
+        rank = renewal.generator[0]
+        if self._lives(renewal.generator) and self.co.peers[rank].handled_seq < renewal.number:
+            self._ask_one_of(renewal.tried, renewal.since, after=rank)
+        else:
+            self._ask_one_of((*renewal.tried, rank), renewal.since)
 
-    def _ask_one_of(self, tried: tuple[int, ...], since: float) -> None:
-        rank = next((rank for rank in self._candidates() if rank not in tried), None)
-        if rank is not None:
+    def _ask_one_of(self, tried: tuple[int, ...], since: float, after: int | None = None) -> None:
+        """The first candidate that was not tried; the first behind `after`, round and round, if that is one of them."""
+        able = [rank for rank in self._candidates() if rank not in tried]
+        if able:
+            rank = able[(able.index(after) + 1) % len(able)] if after in able else able[0]
             self._ask(self.number, since, (rank, self.co.peers[rank].incarnation), tried)
             return
         self.renewal = None
@@ -188,8 +200,9 @@ class Sessions:
                         f"{', '.join(map(str, tried)) or 'none, since none can be reached'}")  # fmt: skip
 
     def _ask(self, session_id: int, since: float, generator: Life, tried: tuple[int, ...]) -> None:
-        self.co.send(self.co.peers[generator[0]], m.RequestSessionId, session_id=session_id)
-        self.renewal = Renewal(session_id, since, generator, self.co.now, tried)
+        peer = self.co.peers[generator[0]]
+        self.co.send(peer, m.RequestSessionId, session_id=session_id)
+        self.renewal = Renewal(session_id, since, generator, self.co.now, peer.control_seq, tried)
 
     def _away(self) -> bool:
         """Whether somebody's link is lost and its return is awaited."""
