@@ -18,6 +18,10 @@ A generator that has not confirmed its request may never have had it: its link m
 next one is asked, but the run is not given up for that silence; it is asked again in its turn, until it confirms, its
 life ends (M-17), or the wait as a whole comes to its ceiling (M-15).
 
+A call that fails again and again while all its members seem to live has a member that is dead, and nobody knows yet.
+Attempts are not used up on that (R-18): from the third one on each waits, longer and longer, up to a quarter of the
+silence after which the dead are known (M-17); a death ends the wait.
+
 A member whose link is lost is a member still: a call runs over no link of the coordinator, so it goes on (M-42). No
 session is made over its head, though: it may be dead, and then every call would fail at once, and the attempts of the
 cycle be used up before anybody knows. So a renewal waits until it is back or dead. A coordinator that was started anew
@@ -41,6 +45,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Renewal", "Sessions"]
 
+PAUSE_S = 0.5
+"""Pause before the third attempt of a cycle, twice as long before each further one (R-18)."""
+WITHOUT_PAUSE = 2
+"""Attempts of a cycle that are followed at once by the next one."""
 GENERATOR_S = 5.0
 """How long one generator has for its answer (M-3)."""
 UID_BYTES = 1024
@@ -67,12 +75,14 @@ class Renewal:
 @state
 class Sessions:
     """`number` is that of the newest session or renewal, `members` are those of the newest session, ascending, and
-    `broken` says that a call failed in it although all of them live (R-18). The snapshot flavour has none of this."""
+    `broken` says that a call failed in it although all of them live (R-18), first at `broken_at`. The snapshot flavour
+    has none of this."""
 
     co: Coordinator
     number: int = 0
     members: tuple[Life, ...] = ()
     broken: bool = False
+    broken_at: float = 0.0
     renewal: Renewal | None = None
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -85,10 +95,23 @@ class Sessions:
 
     @property
     def deadline(self) -> float | None:
-        """When the generator has had its time (M-32). None while an id is there, or somebody is away (M-42)."""
-        if self.renewal is None or self.renewal.uid is not None or self._away():
+        """When the generator has had its time (M-32), or a pause ends. None while an id is there, or somebody is away
+        (M-42)."""
+        if self.renewal is None:
+            return self.paused_until
+        if self.renewal.uid is not None or self._away():
             return None
         return self.renewal.asked_at + self.co.config.scaled(GENERATOR_S)
+
+    @property
+    def paused_until(self) -> float | None:
+        """Until when no session is begun after a call that failed without a death, or None (R-18)."""
+        cycle, alive = self.co.cycle, self._alive()
+        if not (self.broken and cycle.pending) or any(member not in alive for member in self.members):
+            return None
+        doubled = cycle.attempt - WITHOUT_PAUSE
+        pause = 0.0 if doubled < 0 else min(PAUSE_S * 2.0**doubled, self.co.config.staleness_s / 4)
+        return self.broken_at + pause if self.co.now < self.broken_at + pause else None
 
     def awaits(self, event: m.SessionIdGenerated) -> bool:
         """It is the answer of the pending generator for the pending session (M-31)."""
@@ -109,13 +132,14 @@ class Sessions:
         """Whether a renewal has to begin: a finish may have cleared the way for a newcomer within the pass. Who is away
         comes back first, or dies."""
         wanted = self.co.config.is_collective and self.renewal is None and self._may_renew() and self._needed()
-        return wanted and not self._away()
+        return wanted and not self._away() and self.paused_until is None
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
     def call_failed(self) -> None:
         """The communicator is done for, whoever is to blame (R-18)."""
-        self.broken = True
+        if not self.broken:
+            self.broken, self.broken_at = True, self.co.now
 
     def answered(self, event: m.SessionIdGenerated) -> None:
         """The id is there; who is in the session is decided after the deaths of this pass (C-3)."""
@@ -129,7 +153,9 @@ class Sessions:
             self.number = max(self.number, claim.session_id)
 
     def returned(self) -> None:
-        """Somebody is back, perhaps the generator: its answer may be among what it says now (M-42, M-40)."""
+        """Somebody is back, perhaps the generator: its answer may be among what it says now (M-42, M-40). A pause ends
+        with it."""
+        self.broken_at = min(self.broken_at, self.co.now - self.co.config.staleness_s)
         if self.renewal is not None:
             self.renewal = attrs.evolve(self.renewal, asked_at=self.co.now)
 

@@ -281,6 +281,31 @@ def test_a_cycle_is_not_repeated_for_ever() -> None:
         assert hand.co.cycle.phase == CyclePhase.STALLED
 
 
+def test_attempts_are_not_used_up_before_a_death_is_known() -> None:
+    """R-18, M-17: a rank is dead and its link says nothing, so every call fails at once at the others. Found by
+    `paceline simulate --ranks 8 --seed 3445`: 32 attempts were over in a second, and the run with them."""
+    hand = joint(3)
+    begun, tries = hand.now, 0
+    hand.failed(0)
+    while hand.co.alive_count == 3:
+        if hand.co.sessions.renewal is not None:
+            hand.uid()
+            tries += 1
+            hand.failed(0)
+        else:
+            [reason] = [reason for reason in hand.co.explain() if reason.code == "E20"]
+            assert reason.rule == "R-18" and reason.until == hand.co.sessions.paused_until
+        hand.now = min(hand.co.poll_timeout() or hand.now, hand.now + 1.0)
+        for rank in (0, 1):
+            hand.say(rank, m.Heartbeat, step_count=0, state="x", control_seq=hand.co.peers[rank].control_seq)
+        hand.feed(ev.Tick())
+    assert tries < 12 and hand.now - begun >= hand.co.config.staleness_s and not hand.co.save_issued
+    hand.uid()
+    hand.average()
+
+    assert hand.co.cycle.version == 1
+
+
 # --- the gate (G-1) and the acks (C-6) ----------------------------------------------------------------------------
 
 
