@@ -51,6 +51,9 @@ def replay(until: int | None, diagram: bool, explains: bool, file: Path) -> int:
         from ..core.simulation.schedule import Schedule
 
         return _play(Schedule.parse(file.read_text(encoding="utf-8")), until, diagram, explains)
+    if not first.startswith("{"):
+        raise CheckpointError(f"{file} cannot be replayed: it begins with {first[:40].rstrip()!r}, and is neither a "
+                              "schedule, nor a journal, nor the record of a run")  # fmt: skip
     return _compare(file, until, diagram, explains)
 
 

@@ -54,7 +54,8 @@ class Back:
 class Attachment:
     """See the module. `link` is the driver's number of the connection, `detached_at` the second since which there is
     none and a return is awaited for `window_s`, `last_seen` when any frame of it came (M-2), `born` the generation that
-    gave this incarnation its seat. `handled_seq` is the last control message it has confirmed, `request_seq` the
+    gave this incarnation its seat, `former_seq` the last number that was given to a control message before this
+    generation of the coordinator began. `handled_seq` is the last control message it has confirmed, `request_seq` the
     one that asked it into the collective of this cycle."""
 
     co: Coordinator
@@ -69,6 +70,7 @@ class Attachment:
     window_s: float = 0.0
     last_seen: float = 0.0
     control_seq: int = 0
+    former_seq: int = 0
     handled_seq: int = 0
     request_seq: int = 0
     report_seq: int = 0
@@ -131,7 +133,15 @@ class Attachment:
         versions = (cycle.version, cycle.version - 1, cycle.version + (1 if early else 0))
         if self.phase == PeerPhase.VOTER and claim.version not in versions:
             return False
-        return self.retained.covers(claim.control_seq, self.control_seq) and claim.report_seq >= self.report_seq
+        if claim.report_seq < self.report_seq or self.has_seen_lost(claim):
+            return False
+        return self.retained.covers(claim.control_seq, self.control_seq)
+
+    def has_seen_lost(self, claim: m.ResumeClaim) -> bool:
+        """M-45: the rank has handled a message that the journal has lost. To one that was in no link of this generation
+        its number tells, even when it has been given anew meanwhile, to a message that waits for the rank."""
+        known = self.control_seq if claim.generation == self.co.generation else self.former_seq
+        return claim.control_seq > known
 
     # --- effects -------------------------------------------------------------------------------------------------
 

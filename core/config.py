@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from .errors import ConfigError
+from .knob_types import check_types
 
 __all__ = ["LATER", "POLICIES", "WISHABLE", "Config", "config_digest"]
 
@@ -36,7 +37,11 @@ LATER = {
 
 def _need(ok: bool, knob: str, value: object, rule: str) -> None:
     if not ok:
-        raise ConfigError(f"{knob} = {value!r} is not allowed: {rule}")
+        _refuse(knob, value, rule)
+
+
+def _refuse(knob: str, value: object, rule: str) -> None:
+    raise ConfigError(f"{knob} = {value!r} is not allowed: {rule}")
 
 
 @attrs.frozen(kw_only=True)
@@ -129,6 +134,7 @@ class Config:
         return cls(**knobs)
 
     def __attrs_post_init__(self) -> None:
+        check_types(self, lambda knob, value, wanted: _refuse(knob, value, f"{wanted} (section 15)"))
         self._check_mode()
         self._check_world()
         self._check_data()
@@ -168,7 +174,6 @@ class Config:
         if self.max_ranks is not None:
             floor = self.target_ranks or self.min_ranks
             _need(self.max_ranks >= floor, "max_ranks", self.max_ranks, "at least target_ranks and min_ranks (V-3)")
-        _need(isinstance(self.elastic, bool), "elastic", self.elastic, "true or false (M-22)")
         _need(self.join_patience >= 1, "join_patience", self.join_patience, "at least 1 cycle (M-26)")
         if self.max_failure is not None:
             whole = isinstance(self.max_failure, int) and self.max_failure >= 1
@@ -222,10 +227,9 @@ class Config:
     def _check_actions(self) -> None:
         for knob in ("checkpoint_every", "checkpoint_at_epoch", "eval_every"):
             epochs = getattr(self, knob)
-            fit = epochs is None or (isinstance(epochs, int) and epochs >= 1)
-            _need(fit, knob, epochs, "a whole number of epochs, at least 1 (K-2)")
+            _need(epochs is None or epochs >= 1, knob, epochs, "a whole number of epochs, at least 1 (K-2)")
         parts = self.reports_per_epoch
-        _need(isinstance(parts, int) and parts >= 0, "reports_per_epoch", parts, "a whole number of at least 0 (O-5)")
+        _need(parts >= 0, "reports_per_epoch", parts, "at least 0 (O-5)")
         rank = self.role_policy
         fit = rank == "fastest" or (isinstance(rank, int) and rank >= 0)
         _need(fit, "role_policy", rank, "'fastest' or the number of a rank (M-33)")
@@ -244,6 +248,7 @@ class Config:
         for knob in ("suspect_k", "suspect_floor_s", "suspect_initial_s"):
             number = getattr(self, knob)
             _need(math.isfinite(number) and number > 0, knob, number, "a finite number above 0 (M-11)")
+        _need(self.max_model_bytes >= 1, "max_model_bytes", self.max_model_bytes, "at least 1 byte (N-25)")
         _need(self.suspect_history >= 1, "suspect_history", self.suspect_history, "at least 1 duration (M-11)")
         _need(self.max_nudges >= 0, "max_nudges", self.max_nudges, "at least 0 (M-13)")
         _need(self.laggards in ("wait", "exclude"), "laggards", self.laggards, "wait or exclude (M-14)")

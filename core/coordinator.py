@@ -252,6 +252,7 @@ class Coordinator:
             self._tell_stale(message, peer)
             return
         if peer.alive:
+            peer.last_seen = self.now  # M-2: one that is said again is a frame of it, too
             if message.report_seq <= peer.report_seq:
                 self.fence(message.rank, "repeated")  # M-42: sent again, or overtaken by what was sent again
                 return
@@ -259,7 +260,6 @@ class Coordinator:
                 self._violation(peer, f"report {peer.report_seq + 1} is missing, {message.report_seq} came")
                 return
             peer.report_seq += 1
-            peer.last_seen = self.now
             if message.control_seq > peer.handled_seq and not peer.acknowledge(message.control_seq):
                 self._violation(peer, f"control message {message.control_seq} is confirmed and was never sent")
                 return

@@ -105,7 +105,9 @@ def _renewing(co: Coordinator) -> list[Reason]:
     """E20: nobody averages before the session is there (M-30)."""
     renewal = co.sessions.renewal
     if renewal is None:
-        return []
+        until = co.sessions.paused_until
+        what = "a call failed although its members seem to live; the next attempt waits"
+        return [] if until is None else [_reason("E20", None, what, "R-18", co.sessions.broken_at, until, ())]
     rank = renewal.generator[0]
     what = f"makes the id of session {renewal.session_id}"
     if renewal.tried:

@@ -68,7 +68,7 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     machine.emit(Emit("Restarted", facts))
     for rank in machine.alive:
         peer = machine.peers[rank]
-        peer.link = None
+        peer.link, peer.former_seq = None, peer.control_seq
         peer.leave_link(window, "the coordinator was started anew")
     if machine.finished:
         machine.emit(Finish(machine.run.status, machine.run.text))
@@ -132,7 +132,7 @@ def _has_seen_more(co: Coordinator, peer: Attachment, claim: m.ResumeClaim) -> b
         return True
     if claim.incarnation != peer.incarnation:
         return claim.incarnation > peer.incarnation
-    return claim.control_seq > peer.control_seq
+    return peer.has_seen_lost(claim)
 
 
 def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:

@@ -6,13 +6,21 @@ members find each other, and one of them has to make that: the generator.
 
     needed --RequestSessionId--> generator --SessionIdGenerated--> NewSession to all who are alive then
                   ^                  |
-                  '-- the next one --'-- it dies, or says nothing for 5 s; nobody left: save and stop
+                  '-- the next one --'-- it dies, or does not answer for 5 s; nobody left: save and stop
 
     current() says whether exactly the alive are in the session; while they are not, nothing is armed (G-1)
 
 A death, or a call that failed, cannot wait: a pending cycle goes on as its next attempt in the new session. A newcomer
 waits until no cycle is pending. Whoever else dies meanwhile joins the same renewal, because members are counted when
 the id is there, not when it is asked for.
+
+A generator that has not confirmed its request may never have had it: its link may be lost, and nobody knows yet. The
+next one is asked, but the run is not given up for that silence; it is asked again in its turn, until it confirms, its
+life ends (M-17), or the wait as a whole comes to its ceiling (M-15).
+
+A call that fails again and again while all its members seem to live has a member that is dead, and nobody knows yet.
+Attempts are not used up on that (R-18): from the third one on each waits, longer and longer, up to a quarter of the
+silence after which the dead are known (M-17); a death ends the wait.
 
 A member whose link is lost is a member still: a call runs over no link of the coordinator, so it goes on (M-42). No
 session is made over its head, though: it may be dead, and then every call would fail at once, and the attempts of the
@@ -37,6 +45,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Renewal", "Sessions"]
 
+PAUSE_S = 0.5
+"""Pause before the third attempt of a cycle, twice as long before each further one (R-18)."""
+WITHOUT_PAUSE = 2
+"""Attempts of a cycle that are followed at once by the next one."""
 GENERATOR_S = 5.0
 """How long one generator has for its answer (M-3)."""
 UID_BYTES = 1024
@@ -48,13 +60,14 @@ Life = tuple[int, int]
 
 @value
 class Renewal:
-    """A session on its way: since when it is wanted, who was asked for its id and when, who was asked before, and the
-    id once it is there."""
+    """A session on its way: since when it is wanted, who was asked for its id, when and by which control message, who
+    was asked before and had the request, and the id once it is there."""
 
     session_id: int
     since: float
     generator: Life
     asked_at: float
+    number: int
     tried: tuple[int, ...] = ()
     uid: bytes | None = None
 
@@ -62,12 +75,14 @@ class Renewal:
 @state
 class Sessions:
     """`number` is that of the newest session or renewal, `members` are those of the newest session, ascending, and
-    `broken` says that a call failed in it although all of them live (R-18). The snapshot flavour has none of this."""
+    `broken` says that a call failed in it although all of them live (R-18), first at `broken_at`. The snapshot flavour
+    has none of this."""
 
     co: Coordinator
     number: int = 0
     members: tuple[Life, ...] = ()
     broken: bool = False
+    broken_at: float = 0.0
     renewal: Renewal | None = None
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -80,10 +95,23 @@ class Sessions:
 
     @property
     def deadline(self) -> float | None:
-        """When the generator has had its time (M-32). None while an id is there, or somebody is away (M-42)."""
-        if self.renewal is None or self.renewal.uid is not None or self._away():
+        """When the generator has had its time (M-32), or a pause ends. None while an id is there, or somebody is away
+        (M-42)."""
+        if self.renewal is None:
+            return self.paused_until
+        if self.renewal.uid is not None or self._away():
             return None
         return self.renewal.asked_at + self.co.config.scaled(GENERATOR_S)
+
+    @property
+    def paused_until(self) -> float | None:
+        """Until when no session is begun after a call that failed without a death, or None (R-18)."""
+        cycle, alive = self.co.cycle, self._alive()
+        if not (self.broken and cycle.pending) or any(member not in alive for member in self.members):
+            return None
+        doubled = cycle.attempt - WITHOUT_PAUSE
+        pause = 0.0 if doubled < 0 else min(PAUSE_S * 2.0**doubled, self.co.config.staleness_s / 4)
+        return self.broken_at + pause if self.co.now < self.broken_at + pause else None
 
     def awaits(self, event: m.SessionIdGenerated) -> bool:
         """It is the answer of the pending generator for the pending session (M-31)."""
@@ -104,13 +132,14 @@ class Sessions:
         """Whether a renewal has to begin: a finish may have cleared the way for a newcomer within the pass. Who is away
         comes back first, or dies."""
         wanted = self.co.config.is_collective and self.renewal is None and self._may_renew() and self._needed()
-        return wanted and not self._away()
+        return wanted and not self._away() and self.paused_until is None
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
     def call_failed(self) -> None:
         """The communicator is done for, whoever is to blame (R-18)."""
-        self.broken = True
+        if not self.broken:
+            self.broken, self.broken_at = True, self.co.now
 
     def answered(self, event: m.SessionIdGenerated) -> None:
         """The id is there; who is in the session is decided after the deaths of this pass (C-3)."""
@@ -124,7 +153,9 @@ class Sessions:
             self.number = max(self.number, claim.session_id)
 
     def returned(self) -> None:
-        """Somebody is back, perhaps the generator: its answer may be among what it says now (M-42, M-40)."""
+        """Somebody is back, perhaps the generator: its answer may be among what it says now (M-42, M-40). A pause ends
+        with it."""
+        self.broken_at = min(self.broken_at, self.co.now - self.co.config.staleness_s)
         if self.renewal is not None:
             self.renewal = attrs.evolve(self.renewal, asked_at=self.co.now)
 
@@ -171,14 +202,21 @@ class Sessions:
         return self.members != alive and not self.co.cycle.pending
 
     def _next(self) -> None:
-        """M-32: the generator is marked as tried, the next one is asked."""
+        """M-32: the generator is marked as tried, the next one is asked; with it again in its turn, if it may not even
+        have had the request."""
         renewal = self.renewal
         assert renewal is not None, "only a renewal has a generator"
-        self._ask_one_of((*renewal.tried, renewal.generator[0]), renewal.since)
+        rank = renewal.generator[0]
+        if self._lives(renewal.generator) and self.co.peers[rank].handled_seq < renewal.number:
+            self._ask_one_of(renewal.tried, renewal.since, after=rank)
+        else:
+            self._ask_one_of((*renewal.tried, rank), renewal.since)
 
-    def _ask_one_of(self, tried: tuple[int, ...], since: float) -> None:
-        rank = next((rank for rank in self._candidates() if rank not in tried), None)
-        if rank is not None:
+    def _ask_one_of(self, tried: tuple[int, ...], since: float, after: int | None = None) -> None:
+        """The first candidate that was not tried; the first behind `after`, round and round, if that is one of them."""
+        able = [rank for rank in self._candidates() if rank not in tried]
+        if able:
+            rank = able[(able.index(after) + 1) % len(able)] if after in able else able[0]
             self._ask(self.number, since, (rank, self.co.peers[rank].incarnation), tried)
             return
         self.renewal = None
@@ -189,7 +227,8 @@ class Sessions:
 
     def _ask(self, session_id: int, since: float, generator: Life, tried: tuple[int, ...]) -> None:
         self.co.tell(generator[:1], m.RequestSessionId, session_id=session_id)
-        self.renewal = Renewal(session_id, since, generator, self.co.now, tried)
+        number = self.co.peers[generator[0]].control_seq
+        self.renewal = Renewal(session_id, since, generator, self.co.now, number, tried)
 
     def _away(self) -> bool:
         """Whether somebody's link is lost and its return is awaited."""

@@ -19,7 +19,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +32,7 @@ from paceline.backends.cli import cli
 from paceline.core import config, messages, tables, timeline
 from paceline.core.config import LATER, Config
 from paceline.core.diagram import markdown
+from paceline.core.knob_types import type_words
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
 from paceline.core.schema import EntryClass, Schema, SchemaEntry
 from paceline.core.simulation.action import FAULTS, MOVES, WISHES
@@ -206,7 +207,7 @@ def config_page() -> str:
     if sorted(told) != sorted(fields):
         odd = ", ".join(sorted(set(told) ^ set(fields))) or "a knob twice"
         raise SystemExit(f"docs/knobs.toml and core/config.py do not name the same knobs: {odd}")
-    limits = knob_limits()
+    limits, types = knob_limits(), type_words(Config)
     out = ["# Configuration\n", paragraphs(config) + "\n"]
     out.append(prose(
         "From Python: `Config(policy=\"cadence\", anchor=20)`. From the command line: an option of its own where there "
@@ -215,7 +216,8 @@ def config_page() -> str:
     ) + "\n")  # fmt: skip
     for group in groups:
         knobs = group["knobs"].items()
-        rows = [(f"`{knob}`", knob_default(fields[knob]), limits.get(knob, ""), text) for knob, text in knobs]
+        rows = [(f"`{knob}`", knob_default(fields[knob]), "; ".join(filter(None, (types.get(knob), limits.get(knob)))),
+                 text) for knob, text in knobs]  # fmt: skip
         out += [f"## {group['title']}\n", table(("knob", "default", "allowed", "meaning"), rows)]
     out += ["## Not in this version\n", "These are refused by name, with the feature they wait for.\n"]
     out.append(table(("knob", "belongs to"), ((f"`{knob}`", feature) for knob, feature in LATER.items())))
@@ -238,33 +240,36 @@ def knob_limits() -> dict[str, str]:
     loops = {id(call): loop for loop in ast.walk(tree) if isinstance(loop, ast.For) for call in ast.walk(loop)}
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "_need":
-            knob, text = call.args[1], wording(call.args[3])
-            names = [str(knob.value)] if isinstance(knob, ast.Constant) else looped(loops[id(call)])
-            for name in names:
-                found.setdefault(name, {})[text] = None
+            knob, rule = call.args[1], call.args[3]
+            turns = [{"": str(knob.value)}] if isinstance(knob, ast.Constant) else looped(loops[id(call)])
+            for turn in turns:
+                found.setdefault(next(iter(turn.values())), {})[wording(rule, turn)] = None
     return {name: "; ".join(texts) for name, texts in found.items()}
 
 
-def wording(node: ast.expr) -> str:
-    """A text as the code has it. What is filled in stands for itself where it is a list of names, else it is left out,
-    with the equals sign before it."""
+def wording(node: ast.expr, known: Mapping[str, str]) -> str:
+    """A text as the code has it. What is filled in stands for itself where it is known or a list of names, else it is
+    left out, with the equals sign before it."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     assert isinstance(node, ast.JoinedStr), "a rule is a text"
-    parts = [part.value if isinstance(part, ast.Constant) else filled_in(part) for part in node.values]
+    parts = [part.value if isinstance(part, ast.Constant) else filled_in(part, known) for part in node.values]
     return re.sub(r" =(?= \()", "", " ".join("".join(map(str, parts)).split()))
 
 
-def filled_in(part: ast.expr) -> str:
-    names = [node.id for node in ast.walk(part) if isinstance(node, ast.Name) and node.id.isupper()]
-    return ", ".join(getattr(config, names[0])) if names else ""
+def filled_in(part: ast.expr, known: Mapping[str, str]) -> str:
+    names = [node.id for node in ast.walk(part) if isinstance(node, ast.Name)]
+    lists = [name for name in names if name.isupper()]
+    return ", ".join(getattr(config, lists[0])) if lists else known.get(names[0], "") if names else ""
 
 
-def looped(loop: ast.For) -> list[str]:
-    """The names that a loop over a written-out tuple goes through; of tuples in it, the first parts."""
+def looped(loop: ast.For) -> list[dict[str, str]]:
+    """The turns of a loop over a written-out tuple: the texts that its variables have in each, the knob first."""
     assert isinstance(loop.iter, ast.Tuple), "knobs are listed where they are checked"
-    firsts = [item.elts[0] if isinstance(item, ast.Tuple) else item for item in loop.iter.elts]
-    return [str(first.value) for first in firsts if isinstance(first, ast.Constant)]
+    variables = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
+    turns = [item.elts if isinstance(item, ast.Tuple) else [item] for item in loop.iter.elts]
+    return [{name: node.value for name, node in zip(variables, turn, strict=True)
+             if isinstance(node, ast.Constant) and isinstance(node.value, str)} for turn in turns]  # fmt: skip
 
 
 # --- command line --------------------------------------------------------------------------------------------------

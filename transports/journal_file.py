@@ -162,5 +162,7 @@ def _lines(path: Path, data: bytes) -> list[bytes]:
 def _parsed(path: Path, number: int, line: bytes, meaning: Any) -> Any:
     try:
         return meaning(json.loads(line))
-    except (ValueError, RecursionError, CheckpointError) as error:
+    except CheckpointError as error:
         raise CheckpointError(f"{path}, line {number}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}, line {number}: damaged, or not written by paceline: {error}") from error

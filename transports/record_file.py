@@ -98,8 +98,10 @@ def read_record(path: Path) -> dict[str, tuple[Head, list[Ready]]]:
     for number, text in enumerate(lines, start=1):
         try:
             _take(found, json.loads(text))
-        except (ValueError, CheckpointError) as error:
+        except CheckpointError as error:
             raise CheckpointError(f"{path}, line {number}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path}, line {number}: damaged, or not written by paceline: {error}") from error
     if not found:
         raise CheckpointError(f"{path} records no machine")
     return found

@@ -76,7 +76,7 @@ FAULTS: dict[str, str] = {
     "sever": "the process is killed with so many bytes of its oldest frame written (wire)",
     "die": "the coordinator is killed; with a number, before that effect of the batches to come",
     "fail": "the next collective call of the process fails",
-    "withhold": "the process makes no id of the next session that it is asked for",
+    "withhold": "the process makes no id of the next session that it is asked for; with 1, it does again",
 }
 """What only a fault brings about."""
 WISHES: dict[str, str] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..config import POLICIES
+from ..errors import ConfigError
 from .clockwork import Pace
 from .dice import Dice
 from .faults import Profile
@@ -29,6 +30,7 @@ BATCHES = (12, 20, 32)
 
 def draw_setup(ranks: int, policy: str | None, given: dict[str, Any], dice: Dice, *, wire: bool) -> Setup:
     """The setup of a run. `given` are knobs that are not drawn; `wire`: a codec is there, so some runs have frames."""
+    given = given if policy is None else {**given, "policy": policy}
     epochs = dice.pick((1, 2, 2, 3))
     batch_size = dice.pick((1, 2))
     samples = max(1, ranks * dice.pick(BATCHES) // epochs) * batch_size + dice.below(batch_size)
@@ -65,11 +67,35 @@ def draw_setup(ranks: int, policy: str | None, given: dict[str, Any], dice: Dice
                                                  and dice.chance(COLLECTIVE)):  # fmt: skip
         _average_in_place(knobs)
         knobs["min_ranks"] = min(ranks, dice.pick((1, 2)))
-    knobs.update(given)
     return Setup(
-        ranks=ranks, samples=samples, knobs=knobs, callbacks=callbacks, stateful=dice.chance(0.5),
-        blocks=dice.pick((1, 2)), wire=wire and dice.chance(0.4), thorough=False,
+        ranks=ranks, samples=samples, knobs=_agreed(ranks, given, knobs), callbacks=callbacks,
+        stateful=dice.chance(0.5), blocks=dice.pick((1, 2)), wire=wire and dice.chance(0.4), thorough=False,
     )  # fmt: skip
+
+
+def _agreed(ranks: int, given: dict[str, Any], drawn: dict[str, Any]) -> dict[str, Any]:
+    """Given knobs with as many of the drawn ones as go with them, in their order: who asks for a collective wants runs
+    with one, whatever policy was drawn, and who gives a knob of one policy wants runs under it. Given knobs that do not
+    go together raise `ConfigError`."""
+    knobs = {**drawn, **given}
+    if _is_allowed(ranks, knobs):
+        return knobs
+    policies: list[dict[str, Any]] = [{}, *({"policy": policy} for policy in POLICIES)]
+    wishes = [{**clocks, **policy, **given} for clocks in (CLOCKS, {}) for policy in policies]
+    knobs = next((wish for wish in wishes if _is_allowed(ranks, wish)), {**given})
+    Setup(ranks=ranks, knobs=knobs)
+    for name, value in drawn.items():
+        if name not in given and _is_allowed(ranks, {**knobs, name: value}):
+            knobs[name] = value
+    return knobs
+
+
+def _is_allowed(ranks: int, knobs: dict[str, Any]) -> bool:
+    try:
+        Setup(ranks=ranks, knobs=knobs)
+    except ConfigError:
+        return False
+    return True
 
 
 def _average_in_place(knobs: dict[str, Any]) -> None:

@@ -34,8 +34,14 @@ def forgotten(ghost: Ghost, co: Coordinator) -> None:
         ghost.armed = -1  # cycle 0 is armed once more
     ghost.updated = {life: min(cycle, finished) for life, cycle in ghost.updated.items()}
     ghost.voting = set(co.voters)
-    ghost.ended -= {(rank, co.peers[rank].incarnation) for rank in co.alive}
+    ghost.ended = {life for life in ghost.ended if _is_over(co, life)}  # others may be given again
     ghost.ambiguous = True
+
+
+def _is_over(co: Coordinator, life: tuple[int, int]) -> bool:
+    """Whether the books know this life, and that it has ended."""
+    peer = co.peers.get(life[0])
+    return peer is not None and (life[1] < peer.incarnation or (life[1] == peer.incarnation and not peer.alive))
 
 
 def _covered(co: Coordinator) -> list[tuple[int, int]]:

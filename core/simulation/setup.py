@@ -17,6 +17,8 @@ __all__ = ["MODEL", "STATEFUL", "Setup", "greeting", "sorted_knobs"]
 MODEL = Schema(entries=(SchemaEntry(name="w", cls=EntryClass.PARAM, shape=(1,), dtype="float64"),))
 STATEFUL = Schema(entries=(*MODEL.entries, SchemaEntry(name="n", cls=EntryClass.LOCAL, shape=(), dtype="int64")))
 """The same with an entry that no consensus holds, so that a joiner needs a donor (M-24)."""
+AVERAGERS = ("star", "collective")
+"""Averagers that a simulated run has: one that holds the sum, and one in place."""
 DEFAULTS: dict[str, Any] = {
     "batch_size": 1, "num_epochs": 1, "min_ranks": 1, "anchor": 2, "seed": 1, "reconnect_window_s": 0.0,
 }  # fmt: skip
@@ -58,7 +60,9 @@ class Setup:
         for name in ("ranks", "samples", "blocks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)} is not allowed: a simulated run needs at least 1")
-        self.config()
+        averager = self.config().averager
+        if averager not in AVERAGERS:
+            raise ConfigError(f"averager = {averager!r} cannot be simulated: choose one of {', '.join(AVERAGERS)}")
 
     def config(self) -> Config:
         """The config of the coordinator; `ConfigError` for knobs that do not go together."""

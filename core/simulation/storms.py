@@ -88,6 +88,8 @@ class Storm:
             for kind in ("resume", "recover", "heal"):
                 if kind in self.world.possible(process):
                     self.clockwork.do(act(kind, process.number))
+            if process.withholds and process.alive:
+                self._do("withhold", process.number, 1)
             if process.broken and process.alive:
                 self._do("break", process.number)
         if self.world.averager.full:

@@ -265,6 +265,11 @@ def _die(world: World, action: Action) -> None:
         die(world)
 
 
+def _withhold(world: World, action: Action) -> None:
+    if (process := _process(world, action)) is not None:
+        process.withholds = action.amount == 0
+
+
 def _wish(intent: m.IntentKind, order: ev.Operator) -> Strike:
     def strike(world: World, action: Action) -> None:
         process = _process(world, action)
@@ -285,7 +290,7 @@ FAULTS: dict[str, Strike] = {
     "duplicate": _tampers("up", _report_twice), "repeat": _tampers("down", _control_twice),
     "overtake": _tampers("up", _swap_first, 2), "swap": _tampers("down", _swap_first, 2),
     "mute": _mute, "deafen": _deafen, "crash": _crash, "pause": _mark("paused"), "hang": _mark("hung"),
-    "poison": _mark("poisoned"), "forge": _mark("forges"), "fail": _mark("failing"), "withhold": _mark("withholds"),
+    "poison": _mark("poisoned"), "forge": _mark("forges"), "fail": _mark("failing"), "withhold": _withhold,
     "break": _break, "join": _join, "leave": _leave,
     "split": _split, "crack": _crack,
     "corrupt": _corrupt, "taint": _taint, "sever": _sever, "abort": _abort, "full": _full, "jump": _jump,

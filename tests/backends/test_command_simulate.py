@@ -95,7 +95,14 @@ def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:
         call("simulate", "--faults", "rain")
     with pytest.raises(ConfigError, match="no knob 'speed'"):
         call("simulate", "--set", "speed=1")
+    with pytest.raises(ConfigError, match="gamma = 'x' is not allowed: a number is wanted"):
+        call("simulate", "--set", "gamma=x")
+    with pytest.raises(ConfigError, match="'pigeon' cannot be simulated: choose one of star, collective"):
+        call("simulate", "--set", "averager=pigeon")
     with pytest.raises(ScheduleError, match="line 2: there is no action 'fly'"):
         call("replay", str(bad))
     with pytest.raises(CheckpointError, match="cannot be read"):
         call("replay", str(tmp_path / "nothing"))
+    bad.write_text("model: resnet\n")
+    with pytest.raises(CheckpointError, match="begins with 'model: resnet', and is neither a schedule, nor"):
+        call("replay", str(bad))

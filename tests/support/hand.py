@@ -20,7 +20,10 @@ from .ghost import check_declared
 
 
 class Hand:
-    """See the module. Time stands still unless `tick` moves it."""
+    """See the module. Time stands still unless `tick` moves it; `confirms`: its heartbeats say that all control messages
+    were handled."""
+
+    confirms = False
 
     def __init__(self, ranks: int = 2, samples: int = 60, guard: Any = None,
                  callbacks: tuple[str, ...] = (), **knobs: Any) -> None:  # fmt: skip
@@ -65,16 +68,19 @@ class Hand:
             self.sequence[rank] = number
         return self.feed(ev.Received(report(**stamp)))
 
-    def tick(self, seconds: float) -> list[Any]:
-        """Let time pass as a healthy driver does: with a tick at every deadline, and heartbeats of all ranks."""
+    def tick(self, seconds: float, silent: Iterable[int] = ()) -> list[Any]:
+        """Let time pass as a healthy driver does: with a tick at every deadline, and heartbeats of all ranks that are
+        not silent; they have handled what they were told if this hand says so."""
         effects: list[Any] = []
         end = self.now + seconds
         while self.now < end and not self.co.finished:
             due = self.co.poll_timeout()
             assert due is not None
             self.now = min(end, max(due, self.now))
-            for rank in list(self.co.alive):
-                effects += self.say(rank, m.Heartbeat, step_count=0, state="x")
+            for rank in [rank for rank in self.co.alive if rank not in silent]:
+                peer = self.co.peers[rank]
+                handled = peer.control_seq if self.confirms else peer.handled_seq
+                effects += self.say(rank, m.Heartbeat, step_count=0, state="x", control_seq=handled)
             effects += self.feed(ev.Tick())
         return effects
 

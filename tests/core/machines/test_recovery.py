@@ -326,6 +326,20 @@ def test_a_rank_that_knows_more_than_the_journal_moves_the_run_forward() -> None
     assert hand.co.voters == [0] and cycle.version == 5 and hand.co.run.phase == RunPhase.TRAINING
 
 
+def test_a_number_that_was_given_twice_is_no_message_that_was_handled() -> None:
+    """M-45, N-9: the lost end of the journal held a message to rank 1, who has handled it; its number went to another
+    one meanwhile, which waits for rank 1 to come back. That was taken for handled, and the cycle waited for an answer
+    until its ceiling. Found by `paceline simulate --ranks 8 --seed 3423`."""
+    hand = Hand(2, link_grace_s=GRACE_S).form()
+    restarted(hand)
+    known = hand.co.peers[1].control_seq
+    hand.co.tell((1,), m.SetGlobalStep, version=0, global_step=0)
+    effects = knock(hand, claim(hand, 1, generation=1, control_seq=known + 1), 1)
+
+    assert [died["rank"] for died in named(effects, "Died")] == [1]
+    assert admitted(effects).incarnation == 2
+
+
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
 

@@ -121,6 +121,54 @@ def test_without_an_answer_of_anyone_the_run_is_saved() -> None:
     assert not messages(effects, m.NewSession) and not asked(effects)
 
 
+def test_who_may_not_have_the_request_is_asked_again_in_its_turn() -> None:
+    """M-32, M-17: silence may be a lost link that nobody has noticed; who confirms the request has had its time. Found
+    by storms: all links were lost, and the run was given up 10 s later although every rank was back after 30 s."""
+    hand = joint(4)
+    lost(hand, 3)
+    effects = hand.tick(14.5, silent=(0, 1))
+    assert asked(effects) == [(1, 2), (2, 2)], "0 was asked when 3 died"
+    effects = hand.tick(10, silent=(0, 1))
+    assert asked(effects) == [(0, 2), (1, 2)] and not hand.co.save_issued, "2 has had its time"
+    reason = next(reason for reason in hand.co.explain() if reason.code == "E20")
+    assert reason.rank == 1 and "asked before: 2" in reason.what
+
+    assert messages(hand.uid(1), m.NewSession)
+
+
+def test_who_is_heard_again_and_does_not_answer_ends_the_wait() -> None:
+    """M-32, C-42: nobody is left who may not have had its time."""
+    hand = joint(3)
+    lost(hand, 2)
+    hand.tick(10.5, silent=(0, 1))
+    assert not hand.co.save_issued
+    effects = hand.tick(10.5)
+
+    assert {save.reason for save in messages(effects, m.ShutdownWithSave)} == {m.SaveReason.REDUCE_STALL}
+
+
+def test_who_is_heard_and_confirms_nothing_has_not_had_the_request() -> None:
+    """M-32, M-15: only the lane to the rank is lost, or its training hangs; that is found out elsewhere."""
+    hand = joint(2, min_ranks=1)
+    lost(hand, 1)
+    for _ in range(20):
+        hand.now += 1.0
+        handled = hand.co.peers[0].handled_seq
+        hand.say(0, m.Heartbeat, step_count=0, state="x", control_seq=handled)
+        hand.feed(ev.Tick())
+    assert not hand.co.save_issued and len(asked(hand.effects)) >= 4
+    assert messages(hand.uid(0), m.NewSession)
+
+
+def test_whose_silence_lasts_is_dead() -> None:
+    """M-17, M-31: the renewal goes on without it."""
+    hand = joint(4)
+    lost(hand, 3)
+    hand.tick(hand.co.config.staleness_s + 1.0, silent=(0,))
+    assert list(hand.co.alive) == [1, 2]
+    assert hand.co.save_issued, "1 and 2 were heard and made no id"
+
+
 # --- a pending cycle (C-38, M-19) ---------------------------------------------------------------------------------
 
 
@@ -231,6 +279,31 @@ def test_a_cycle_is_not_repeated_for_ever() -> None:
         effects = hand.failed(0) if end == "failed" else lost(hand, 2) + hand.uid()
         assert {save.reason for save in messages(effects, m.ShutdownWithSave)} == {m.SaveReason.REDUCE_STALL}
         assert hand.co.cycle.phase == CyclePhase.STALLED
+
+
+def test_attempts_are_not_used_up_before_a_death_is_known() -> None:
+    """R-18, M-17: a rank is dead and its link says nothing, so every call fails at once at the others. Found by
+    `paceline simulate --ranks 8 --seed 3445`: 32 attempts were over in a second, and the run with them."""
+    hand = joint(3)
+    begun, tries = hand.now, 0
+    hand.failed(0)
+    while hand.co.alive_count == 3:
+        if hand.co.sessions.renewal is not None:
+            hand.uid()
+            tries += 1
+            hand.failed(0)
+        else:
+            [reason] = [reason for reason in hand.co.explain() if reason.code == "E20"]
+            assert reason.rule == "R-18" and reason.until == hand.co.sessions.paused_until
+        hand.now = min(hand.co.poll_timeout() or hand.now, hand.now + 1.0)
+        for rank in (0, 1):
+            hand.say(rank, m.Heartbeat, step_count=0, state="x", control_seq=hand.co.peers[rank].control_seq)
+        hand.feed(ev.Tick())
+    assert tries < 12 and hand.now - begun >= hand.co.config.staleness_s and not hand.co.save_issued
+    hand.uid()
+    hand.average()
+
+    assert hand.co.cycle.version == 1
 
 
 # --- the gate (G-1) and the acks (C-6) ----------------------------------------------------------------------------
