@@ -6,9 +6,11 @@ independent, in processes of their own (spawned), and wants all of them complete
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["check", "parse_budget"]
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+SECONDS_OVER, SECONDS_PLAIN = 0.2, 30.0
+"""Between two words about how far a search is: in a line that is written over, and in lines of their own."""
 FILES = {"counterexample.schedule": "schedule", "counterexample.mmd": "diagram", "test_counterexample.py": "test"}
 
 
@@ -77,7 +81,7 @@ def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: boo
         one.setup()  # knobs that do not go together are said before anything is explored
     jobs = [_Job(one, seconds, not all_orders, not all_notes) for one in bounds]
     found = []
-    for report in _reports(jobs, min(processes, len(jobs)), quiet=as_json):
+    for report in _reports(jobs, min(processes, len(jobs))):
         found.append(report)
         if not as_json:
             click.echo(report.text(rows=rows and not prove))
@@ -104,39 +108,50 @@ class _Job:
     forget: bool
 
 
-def _run(job: _Job, progress: Callable[[Progress], None] | None = None) -> CheckReport:
+def _run(job: _Job, *, alone: bool) -> CheckReport:
     from ..core.simulation.checker import check as explored
 
-    return explored(job.bounds, seconds=job.seconds, clock=time.monotonic, progress=progress, reduce=job.reduce,
-                    forget=job.forget)  # fmt: skip
+    return explored(job.bounds, seconds=job.seconds, clock=time.monotonic, progress=_teller(job.bounds, alone=alone),
+                    reduce=job.reduce, forget=job.forget)  # fmt: skip
 
 
-def _reports(jobs: Sequence[_Job], processes: int, *, quiet: bool) -> Iterator[CheckReport]:
+def _reports(jobs: Sequence[_Job], processes: int) -> Iterator[CheckReport]:
     """In the order in which they are done."""
     if processes == 1:
         for job in jobs:
-            yield _run(job, None if quiet else _progress_line())
+            yield _run(job, alone=True)
         return
     import multiprocessing
 
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(_run, jobs)
+        yield from pool.imap_unordered(functools.partial(_run, alone=False), jobs)
 
 
-def _progress_line() -> Callable[[Progress], None] | None:
-    """A line on standard error that is written over, if somebody looks at it."""
-    from rich.console import Console
+def _teller(bounds: Bounds, *, alone: bool) -> Callable[[Progress], None]:
+    """Says on standard error how far a search is: in one line that is written over, if it has the terminal for itself,
+    else in a line now and then."""
+    over = alone and sys.stderr.isatty()
+    told = 0.0, 0
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return None
+    def tell(now: Progress) -> None:
+        nonlocal told
+        seconds, states = now.seconds - told[0], now.states - told[1]
+        if seconds < (SECONDS_OVER if over else SECONDS_PLAIN):
+            return
+        told = now.seconds, now.states
+        text = (f"{now.states:,} states ({now.waiting:,} to be explored), {now.transitions:,} transitions, "
+                f"faults: {now.faults}, depth: {now.depth}, {now.seconds:.0f} s, {states / seconds:,.0f} states/s, "
+                f"{_peak_mib():,.0f} MiB")  # fmt: skip
+        click.echo(f"\r\x1b[2K{text}\r" if over else f"{bounds}: {text}", nl=not over, err=True)
 
-    def show(now: Progress) -> None:
-        text = (f"{now.states:,} states, {now.transitions:,} transitions, {now.faults} faults, depth {now.depth}, "
-                f"{now.waiting:,} waiting, {now.seconds:.0f} s")  # fmt: skip
-        click.echo(f"\r\x1b[2K{text}\r", nl=False, err=True)
+    return tell
 
-    return show
+
+def _peak_mib() -> float:
+    """The most memory that this process has had, in MiB."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 # --- what is written -------------------------------------------------------------------------------------------------

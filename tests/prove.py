@@ -6,9 +6,13 @@
                                              --only those of these steps, beside the others that were kept before
     python tests/prove.py --page             make the page anew from kept numbers, when a schedule has come
 
-Each step is a command that anybody can run by itself; this file runs them one after the other with the bounds that a
-release is held to, reads what they say as JSON, and adds it up. The ledger in docs/testing.md is made from the kept
-numbers alone, so it cannot say anything that no run has shown.
+Each step is a command that anybody can run by itself; this file runs them with the bounds that a release is held to,
+reads what they say as JSON, and adds it up. The ledger in docs/testing.md is made from the kept numbers alone, so it
+cannot say anything that no run has shown.
+
+There are two lanes of steps, side by side, and in each the steps come one after the other: the longest search of the
+model checker keeps one core busy and no more, so it has the other steps beside it. What the commands say on the way
+comes line by line, with the name of the step before it. A step that fails stops nothing; Ctrl-C ends all of them.
 """
 
 from __future__ import annotations
@@ -16,12 +20,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +44,8 @@ BEGIN, END = "<!-- ledger: made by tests/prove.py --write -->", "<!-- end of the
 
 STORM_SEEDS = 1000
 STORM_RANKS = 8
-CHECK_BUDGET = "20m"
+CHECK_BUDGET = "40m"
+"""Of each search. The longest one takes about a quarter of it on a free core, and has half a busy one here."""
 FUZZ_SECONDS = 40
 LEAST_KILLED = 0.95
 """Share of the mutants that could be noticed and must be. The command itself ends with 1 for any that is not."""
@@ -51,13 +61,88 @@ class Failed(Exception):
     """A step cannot be carried out at all."""
 
 
+class Ended(Exception):
+    """Somebody has ended the whole, and so this step."""
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+GRACE_S = 5.0
+"""Between asking what still runs to end and killing it."""
+
+_here = threading.local()
+"""The name of the step that this thread carries out."""
+_saying, _keeping = threading.Lock(), threading.Lock()
+
+
+def say(text: str) -> None:
+    """A whole line, whoever else has something to say."""
+    with _saying:
+        print(text, flush=True)
+
+
+class Commands:
+    """The commands that run. Each has a process group of its own: Ctrl-C reaches nobody but us, and who is ended is
+    ended with all whom it has started."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._ended = False
+
+    def run(self, words: Sequence[str], environment: dict[str, str] | None = None) -> tuple[int, str]:
+        """Exit code and standard output; what comes on standard error is passed on. Raises `Ended`."""
+        with self._lock:
+            if self._ended:
+                raise Ended
+            process = subprocess.Popen(
+                list(words), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True, env={**os.environ, **(environment or {})}, start_new_session=True,
+            )  # fmt: skip
+            self._running.add(process)
+        assert process.stdout is not None and process.stderr is not None
+        teller = threading.Thread(target=_pass_on, args=(getattr(_here, "step", words[0]), process.stderr))
+        teller.start()
+        with process.stdout:
+            text = process.stdout.read()
+        code = process.wait()
+        teller.join()
+        with self._lock:
+            self._running.discard(process)
+            if self._ended:
+                raise Ended
+        return code, text
+
+    def end(self) -> None:
+        """End all of them, and begin no other."""
+        with self._lock:
+            self._ended, running = True, list(self._running)
+        for process in running:
+            _signal(process, signal.SIGTERM)
+        until = time.monotonic() + GRACE_S
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+            _signal(process, signal.SIGKILL)  # also for those whom it left behind
+
+
+def _pass_on(step: str, lines: Any) -> None:
+    with lines:
+        for line in lines:
+            say(f"   {step}: {line.rstrip()}")
+
+
+def _signal(process: subprocess.Popen[str], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+commands = Commands()
+
+
 def paceline(*words: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Exit code and standard output of one command; what it says to people goes to where this goes."""
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline.backends.cli", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, **(environment or {})}, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout
+    """Exit code and standard output of one command of paceline."""
+    return commands.run([sys.executable, "-m", "paceline.backends.cli", *words], environment)
 
 
 def parsed(text: str, what: str) -> Any:
@@ -156,11 +241,9 @@ def determinism(scratch: Path) -> Said:
 
 def fuzzing(scratch: Path) -> Said:
     """Arbitrary bytes into every decoder, for a while, from a fixed seed."""
-    done = subprocess.run(
-        [sys.executable, "tests/fuzz/run.py", "all", "--seconds", str(FUZZ_SECONDS), "--seed", "1", "--engine", "own"],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    return done.returncode == 0, {"seconds": FUZZ_SECONDS, "targets": done.stdout.splitlines()[1:]}
+    words = ["tests/fuzz/run.py", "all", "--seconds", str(FUZZ_SECONDS), "--seed", "1", "--engine", "own"]
+    code, text = commands.run([sys.executable, *words])
+    return code == 0, {"seconds": FUZZ_SECONDS, "targets": text.splitlines()[1:]}
 
 
 STEPS: dict[str, Callable[[Path], Said]] = {
@@ -171,6 +254,9 @@ STEPS: dict[str, Callable[[Path], Said]] = {
     "determinism": determinism,
     "fuzzing": fuzzing,
 }
+LANES = (("model checker",), ("storms", "mutants", "kits", "determinism", "fuzzing"))
+"""Steps that come one after the other; the lanes run side by side. Those in the second use two processes all the same:
+when the other lane is done, nothing is idle."""
 
 
 # --- the ledger ------------------------------------------------------------------------------------------------------
@@ -191,7 +277,8 @@ def ledger(evidence: Facts) -> Iterator[str]:
     yield "| layer | what was run | what was found |"
     yield "|---|---|---|"
     for name, facts in steps.items():
-        for line in TELLERS[name](facts):
+        lines = [f"could not be carried out | {facts['failed']}"] if "failed" in facts else TELLERS[name](facts)
+        for line in lines:
             yield f"| {name} | {line} |"
     yield ""
     kept = {path: _comment(path) for path in sorted(SCHEDULES.glob("*.schedule"))}
@@ -283,18 +370,44 @@ def _write_page(evidence: Facts) -> None:
 def _step(name: str, scratch: Path, *, write: bool) -> bool:
     """Carry one step out, say what came of it, and keep its numbers if they are wanted."""
     started = time.monotonic()
-    print(f"== {name}: {(STEPS[name].__doc__ or '').splitlines()[0]}", flush=True)
+    _here.step = name
+    say(f"== {name}: {(STEPS[name].__doc__ or '').splitlines()[0]}")
     try:
         good, facts = STEPS[name](scratch)
+    except Ended:
+        raise
     except Failed as error:
         good, facts = False, {"failed": str(error)}
+    except Exception as error:  # a fault of ours, which must not keep the other steps from being carried out
+        say(traceback.format_exc())
+        good, facts = False, {"failed": f"{type(error).__name__}: {error}"}
     seconds = time.monotonic() - started
     if not good:
-        print(json.dumps(facts, indent=1)[-4000:])
+        say(json.dumps(facts, indent=1)[-4000:])
     if write:
-        _keep(name, facts, seconds, good)
-    print(f"== {name}: {'holds' if good else 'FAILS'} after {seconds:.0f} s", flush=True)
+        with _keeping:
+            _keep(name, facts, seconds, good)
+    say(f"== {name}: {'holds' if good else 'FAILS'} after {seconds:.0f} s")
     return good
+
+
+def _lane(names: Sequence[str], scratch: Path, *, write: bool) -> list[str]:
+    """Carry these steps out one after the other; those that fail."""
+    return [name for name in names if not _step(name, scratch, write=write)]
+
+
+def _lanes(chosen: Sequence[str], *, write: bool) -> list[str]:
+    """Carry the steps out, the lanes side by side; those that fail, in their order."""
+    lanes = [found for lane in LANES if (found := [name for name in lane if name in chosen])]
+    bad: list[str] = []
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(len(lanes)) as pool:
+        try:
+            for lane in [pool.submit(_lane, names, Path(scratch), write=write) for names in lanes]:
+                bad += lane.result()
+        except BaseException:
+            commands.end()  # or the pool would wait for them
+            raise
+    return [name for name in STEPS if name in bad]
 
 
 def _keep(name: str, facts: Facts, seconds: float, holds: bool) -> None:
@@ -336,15 +449,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.page:
         _write_page(json.loads(EVIDENCE.read_text(encoding="utf-8")))
         return 0
-    begun, bad = time.monotonic(), []
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in options.only or STEPS:
-            if not _step(name, Path(scratch), write=options.write):
-                bad.append(name)
+    begun = time.monotonic()
+    try:
+        bad = _lanes(options.only or list(STEPS), write=options.write)
+    except KeyboardInterrupt:
+        say("ended, and with it all that ran")
+        return 130
     seconds = time.monotonic() - begun
-    print(f"not proved: {', '.join(bad)}" if bad else f"proved in {seconds:.0f} s")
+    print(f"not proved: {', '.join(bad)}, after {seconds:.0f} s" if bad else f"proved in {seconds:.0f} s")
     return 1 if bad else 0
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we started
     sys.exit(main())

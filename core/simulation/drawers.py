@@ -7,7 +7,7 @@ is kept once, under a number (`Interned`), and `Drawers` takes a world apart int
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,25 +15,32 @@ import attrs
 
 from ..coordinator import Coordinator
 from ..worker import Worker, WorkerSettings
-from .fingerprint import Interned, combine, of_bytes, read, spelled, spread
+from .fingerprint import Interned, combine, fingerprint, of_bytes, spread
 from .forget import no_returns, of_coordinator, of_item, of_worker
 from .frozen import frozen, thaw
 from .ghost import Ghost
+from .machines import Machines
+from .outcomes import MARKER
 from .process import Process
 from .setup import Setup
+from .spelling import of_coordinator as spelled_coordinator
+from .spelling import of_worker as worker_to_spell
+from .twin import twin
 from .world import World
 
-__all__ = ["LANES", "Drawers", "Person", "Row"]
+__all__ = ["LANES", "Drawers", "Lanes", "Person", "Row"]
 
 Row = tuple[int, ...]
 """A state: the numbers of the parts of the world (`CLOCK` to `TRAINED`), then one number for each process."""
 CLOCK, RUN, COORDINATOR, AVERAGER, SHARED, HISTORY, TRAINED = range(7)
 WORLD = 7
 """Parts of the world in a row; the processes follow."""
-Person = tuple[int, int, int, int, int, int, int]
-"""The parts of a process (`SHELL` to `BULK_DOWN`): what its number in a row stands for."""
-SHELL, BODY, MINE, UP, DOWN, BULK_UP, BULK_DOWN = range(7)
-LANES = {"up": UP, "down": DOWN, "bulk_up": BULK_UP, "bulk_down": BULK_DOWN}
+Lanes = tuple[int, int, int, int, int]
+Person = tuple[int, int, int, int, int, int, int, int]
+"""The parts of a process (`SHELL` to `FAILED`): what its number in a row stands for."""
+SHELL, BODY, MINE, UP, DOWN, BULK_UP, BULK_DOWN, FAILED = range(8)
+LANES = {"up": UP, "down": DOWN, "bulk_up": BULK_UP, "bulk_down": BULK_DOWN, "failed": FAILED}
+"""The last one is of messages that could not be sent to it, of which the coordinator has yet to hear (N-10)."""
 
 
 def _without(cls: Any, *names: str) -> frozenset[str]:
@@ -65,11 +72,10 @@ class Drawers:
         self.items, self.lanes = Interned(), Interned()
         self.of_world = (self.clocks, self.runs, self.coordinators, self.averagers, self.shared, self.histories,
                          self.trained)  # fmt: skip
-        self.of_process = (self.shells, self.bodies, self.mine, self.lanes, self.lanes, self.lanes, self.lanes)
+        self.of_process = (self.shells, self.bodies, self.mine, *(self.lanes for _ in LANES))
         self.people = Interned()
-        self._moods: dict[int, tuple[bool, frozenset[int]]] = {}
         self.seen_by: list[Any] = []
-        self.known_to: list[Any] = []
+        self.machines = Machines(self.world)
         self._settings: dict[tuple[int, int], WorkerSettings] = {}
         self.first = self.row()
 
@@ -101,7 +107,7 @@ class Drawers:
         return self.of_process[place].things[self.people.things[row[WORLD + number]][place]]
 
     def run(self, row: Row) -> Any:
-        """(alive, finish, knocks, failed, seats) of the world."""
+        """(alive, finish, knocks, seats) of the world."""
         return self.runs.things[row[RUN]]
 
     def ghost(self, row: Row) -> list[tuple[str, Any]]:
@@ -111,16 +117,8 @@ class Drawers:
 
     def over(self, row: Row) -> bool:
         """The run has ended, well or not."""
-        return self.mood(row)[0]
-
-    def mood(self, row: Row) -> tuple[bool, frozenset[int]]:
-        """Whether the run has ended, and the processes of which the coordinator has yet to hear that a message to them
-        could not be sent."""
-        found = self._moods.get(row[RUN])
-        if found is None:
-            alive, finish, _, failed, _ = self.run(row)
-            found = self._moods[row[RUN]] = (finish is not None or not alive, frozenset(who for who, _ in failed))
-        return found
+        alive, finish, *_ = self.run(row)
+        return finish is not None or not alive
 
     # --- taking apart ------------------------------------------------------------------------------------------------
 
@@ -130,7 +128,7 @@ class Drawers:
         return (
             self.clocks.number((world.now, world.skew)),
             self._run(),
-            self.coordinator_as(world.co),
+            self.coordinator_as(world.co, self.unsent()),
             self.averagers.number(world.averager.snapshot()),
             self._shared(),
             self.histories.number(frozen(ghost, NOT_HISTORY)),
@@ -140,9 +138,8 @@ class Drawers:
 
     def _run(self) -> int:
         world = self.world
-        failed = tuple((number, tuple(tokens)) for number, tokens in sorted(world.failed.items()) if tokens)
         seats = tuple((rank, process.number) for rank, process in sorted(world.seats.items()))
-        return self.runs.number((world.alive, world.finish, world.knocks, failed, seats))
+        return self.runs.number((world.alive, world.finish, world.knocks, seats))
 
     def _shared(self) -> int:
         if self.forget:
@@ -154,16 +151,17 @@ class Drawers:
         return self.trained.number(tuple((pick, 1 if self.forget else count) for pick, count in counts))
 
     def unsent(self) -> frozenset[tuple[int, int, int]]:
-        """The tokens of messages of whose failure the coordinator has yet to hear."""
-        return frozenset(token for tokens in self.world.failed.values() for token, _ in tokens)
+        """The tokens of messages of whose failure the coordinator has yet to hear, as far as the lanes are there."""
+        return frozenset(item[0] for lane in self.world.failed.values() for item in lane if item is not MARKER)
 
-    def coordinator_as(self, co: Coordinator) -> int:
-        """The number of the state of a coordinator of this world, in which nothing is left that need not be."""
+    def coordinator_as(self, co: Coordinator, unsent: Collection[tuple[int, int, int]]) -> int:
+        """The number of the state of a coordinator, in which nothing is left that need not be; `unsent` are the tokens
+        of messages of whose failure it has yet to hear."""
         if self.forget:
-            of_coordinator(co, self.unsent())
-        spelling = spelled(co.snapshot())
-        number = self.coordinators.number_as(of_bytes(spelling), spelling)
+            of_coordinator(co, unsent)
+        number = self.coordinators.number_as(of_bytes(spelled_coordinator(co)), None)
         if number == len(self.seen_by):
+            self.machines.keep(number, twin(co))
             self.seen_by.append(SimpleNamespace(peers={
                 rank: SimpleNamespace(alive=p.alive, phase=p.phase, attached=p.attached, incarnation=p.incarnation,
                                       steps=p.steps)
@@ -172,8 +170,8 @@ class Drawers:
         return number
 
     def _of_process(self, process: Process) -> int:
-        up, down, bulk_up, bulk_down = (self._lane(map(self._item, getattr(process, name))) for name in LANES)
-        return self.person_as((*self._inside(process), up, down, bulk_up, bulk_down))
+        up, down, bulk_up, bulk_down, failed = (self._lane(map(self._item, self._entries(process, n))) for n in LANES)
+        return self.person_as((*self._inside(process), up, down, bulk_up, bulk_down, failed))
 
     def _inside(self, process: Process) -> tuple[int, int, int]:
         if self.forget and not process.alive:
@@ -185,13 +183,10 @@ class Drawers:
         worker = process.worker
         if self.forget:
             of_worker(worker, self.no_returns)
-        body = self.bodies.number((frozen(process, NOT_BODY), worker.snapshot()))
-        if body == len(self.known_to):
-            self.known_to.append(SimpleNamespace(
-                inbox=bool(worker.inbox), phase=worker.phase, linked=worker.linked, steps_booked=worker.steps_booked,
-                steps_since_avg=worker.steps_since_avg,
-            ))  # fmt: skip
-        return body
+        fields = frozen(process, NOT_BODY)
+        print_ = fingerprint((fields, worker_to_spell(worker)))
+        found = self.bodies.known(print_)
+        return self.bodies.number_as(print_, (fields, twin(worker))) if found is None else found
 
     def _of_the_gone(self, process: Process) -> tuple[int, int, int]:
         """Nothing is asked of it any more but the copy that it gave."""
@@ -210,6 +205,12 @@ class Drawers:
     def _item(self, item: Any) -> int:
         return self.items.number(of_item(item, self.no_returns) if self.forget else item)
 
+    def _entries(self, process: Process, lane: str) -> Iterable[Any]:
+        """What is in a lane."""
+        found: Iterable[Any] = (self.world.failed.get(process.number, ()) if lane == "failed"
+                                else getattr(process, lane))  # fmt: skip
+        return found
+
     def _lane(self, items: Iterable[int]) -> int:
         lane = tuple(items)
         return self.lanes.number_as(combine(self.items.fingerprints[item] for item in lane), lane)
@@ -223,9 +224,7 @@ class Drawers:
             number = process.number
             self._put_person(process, row)
             self._put_mine(number, self.person(row, number)[MINE])
-            for name, place in LANES.items():
-                lane = self.thing(row, number, place)
-                setattr(process, name, deque(self.items.things[item] for item in lane))
+            self._put_lanes(process, row)
         return self.world
 
     def _put_surface(self, row: Row) -> None:
@@ -237,8 +236,7 @@ class Drawers:
         """Time, and who is there."""
         world = self.world
         world.now, world.skew = self.clocks.things[row[CLOCK]]
-        world.alive, world.finish, world.knocks, failed, seats = self.run(row)
-        world.failed = {number: deque(tokens) for number, tokens in failed}
+        world.alive, world.finish, world.knocks, seats = self.run(row)
         self._fit(row)
         world.seats = {rank: world.processes[number] for rank, number in seats}
 
@@ -252,8 +250,7 @@ class Drawers:
 
     def restored(self, coordinator: int) -> Coordinator:
         """A coordinator in that state."""
-        world, kept = self.world, read(self.coordinators.things[coordinator])
-        return Coordinator.restore(world.config, kept, engine=world.setup.engine)
+        return twin(self.machines.of(coordinator))
 
     def _put_history(self, history: int) -> None:
         ghost = self.world.ghost
@@ -266,6 +263,7 @@ class Drawers:
     def _fit(self, row: Row) -> None:
         """As many processes as the state has, with their shells; what is in them is left as it is."""
         world = self.world
+        world.failed = {}
         del world.processes[self.count(row) :]
         for number in range(self.count(row)):
             if number == len(world.processes):
@@ -278,9 +276,17 @@ class Drawers:
         fields, worker = self.thing(row, process.number, BODY)
         thaw(process, self.thing(row, process.number, SHELL), NOT_SHELL)
         thaw(process, fields, NOT_BODY)
-        settings = attrs.evolve(self._settings_of(process.rank, process.incarnation), generation=process.generation)
-        process.worker = Worker.restore(settings, worker, engine=self.world.setup.engine)
-        process.seen = None
+        process.worker, process.seen = twin(worker), None
+
+    def _put_lanes(self, process: Process, row: Row) -> None:
+        for name, place in LANES.items():
+            self._fill(process, name, (self.items.things[item] for item in self.thing(row, process.number, place)))
+
+    def _fill(self, process: Process, lane: str, entries: Iterable[Any]) -> None:
+        if lane == "failed":
+            self.world.failed[process.number] = deque(entries)
+        else:
+            setattr(process, lane, deque(entries))
 
     def _put_mine(self, number: int, mine: int) -> None:
         *known, acted = self.mine.things[mine]

@@ -2,9 +2,7 @@
 
 Python's own `hash` is none of that. It salts text and bytes with the hash seed, and it takes 1, 1.0 and True for one
 another, so that two states which differ in nothing else would count as one, and the second would never be explored. A
-fingerprint is BLAKE2b over a canonical spelling: `repr` of nested tuples of None, truth values, numbers, text and bytes
-tells all of these apart, floats to the last bit. Nothing else may be in it: a mapping or a set has no canonical order,
-an object no canonical spelling. (`spelled` is a faster one, for snapshots.)
+fingerprint is BLAKE2b over a canonical spelling (`spelling.py`), which tells all of these apart.
 
 Two different states with the same fingerprint are taken for one. Among n states that happens with odds of about
 n**2 / 2**65: 1 in 370,000 at ten million of them.
@@ -13,31 +11,22 @@ n**2 / 2**65: 1 in 370,000 at ten million of them.
 from __future__ import annotations
 
 import hashlib
-import json
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import mul
 from typing import Any
 
-__all__ = ["Interned", "combine", "fingerprint", "of_bytes", "read", "spelled", "spread"]
+from .spelling import spelled
+
+__all__ = ["Interned", "combine", "fingerprint", "of_bytes", "spread"]
 
 FINGERPRINT_BYTES = 8
 MASK = (1 << 8 * FINGERPRINT_BYTES) - 1
 
 
 def fingerprint(thing: Any) -> int:
-    """The fingerprint of nested tuples of None, truth values, numbers, text and bytes."""
-    return of_bytes(repr(thing).encode())
-
-
-def spelled(thing: Any) -> bytes:
-    """Nested tuples of None, truth values, numbers and text as bytes, several times faster than `repr`, and with a way
-    back. It takes a member of an enumeration for its number, so it is for what is plain altogether: snapshots."""
-    return json.dumps(thing, separators=(",", ":")).encode()
-
-
-read: Callable[[bytes], Any] = json.loads
-"""What was spelled, with lists instead of tuples, as `Coordinator.restore` takes them too."""
+    """The fingerprint of anything that has a spelling."""
+    return of_bytes(spelled(thing))
 
 
 def of_bytes(spelling: bytes) -> int:
@@ -76,8 +65,12 @@ class Interned:
     def __len__(self) -> int:
         return len(self.things)
 
+    def known(self, print_: int) -> int | None:
+        """The number of a thing with this fingerprint, if it has one."""
+        return self._numbers.get(print_)
+
     def number(self, thing: Any) -> int:
-        """The number of a thing of nested tuples (see `fingerprint`)."""
+        """The number of a thing (see `fingerprint`)."""
         return self.number_as(fingerprint(thing), thing)
 
     def number_as(self, print_: int, thing: Any) -> int:

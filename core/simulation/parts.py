@@ -51,6 +51,7 @@ from .drawers import (
     UP,
     WORLD,
     Drawers,
+    Lanes,
     Person,
     Row,
 )
@@ -71,7 +72,7 @@ LOCAL: dict[str, tuple[str | None, bool]] = {
 }  # fmt: skip
 """Actions of one process: the lane whose oldest entry each reads, and whether it is taken off."""
 CENTRAL: dict[str, tuple[str | None, bool]] = {
-    "report": ("up", True), "upload": ("bulk_up", True), "failure": (None, True), "duplicate": ("up", False),
+    "report": ("up", True), "upload": ("bulk_up", True), "failure": ("failed", True), "duplicate": ("up", False),
     "reduce": (None, True), "write": (None, True), "join": (None, True),
 }  # fmt: skip
 """Actions at the coordinator and the averager, likewise."""
@@ -94,26 +95,24 @@ class Parts(Drawers):
         self._changed: dict[tuple[int, int], int] = {}
         self._added: dict[tuple[int, tuple[Any, ...]], int] = {}
         self._lane_changed: dict[Any, int] = {}
-        self._offers: dict[tuple[int, bool, bool], Offer] = {}
+        self._offers: dict[tuple[int, bool], Offer] = {}
         self._of_averager: dict[tuple[int, int], tuple[Action, ...]] = {}
         self._vacant: dict[int, list[int]] = {}
         self._standings: dict[int, tuple[bool, bool, bool, int, int]] = {}
         self._awaited: dict[tuple[int, int, int], bool] = {}
-        self._met: set[tuple[int, int, bool]] = set()
+        self._met: set[tuple[int, int]] = set()
 
     # --- what can happen ---------------------------------------------------------------------------------------------
 
     def offer(self, row: Row, number: int) -> Offer:
         """What can happen with a process."""
-        over, failing = self.mood(row)
-        key = (row[WORLD + number], over, number in failing)
+        key = (row[WORLD + number], self.over(row))
         found = self._offers.get(key)
         if found is None:
             self._put_surface(row)
             process = self.world.processes[number]
             self._put_person(process, row)
-            for name, place in LANES.items():
-                setattr(process, name, deque(self.items.things[item] for item in self.thing(row, number, place)))
+            self._put_lanes(process, row)
             kinds = self.world.possible(process)
             faults = (action for action in self.world.faults() if action.who == number)
             found = self._offers[key] = Offer(
@@ -133,8 +132,9 @@ class Parts(Drawers):
         return found
 
     def is_due(self, row: Row) -> bool:
-        """Whether any machine waits for time to pass."""
-        return self.build(row).due() is not None
+        """Whether any machine waits for time to pass: the coordinator always does, for as long as it runs."""
+        waits = not self.over(row) and self.machines.of(row[COORDINATOR]).poll_timeout() is not None
+        return waits or self.build(row).due() is not None
 
     def vacant(self, row: Row) -> list[int]:
         """The seats whose rank is gone, as the coordinator knows it."""
@@ -235,7 +235,7 @@ class Parts(Drawers):
         self.worked += 1
         world = self.world
         world.now, world.skew = self.clocks.things[row[CLOCK]]
-        world.alive, world.finish, world.failed = True, None, {}
+        world.alive, world.finish = True, None
         self._fit(row)
         process = world.processes[action.who]
         self._put_person(process, row)
@@ -378,10 +378,10 @@ class Parts(Drawers):
         for process in processes:
             for name in LANES:
                 reads = head >= 0 and process.number == action.who and name == table[action.kind][0]
-                setattr(process, name, deque([self.items.things[head], MARKER] if reads else [MARKER]))
+                self._fill(process, name, [self.items.things[head], MARKER] if reads else [MARKER])
 
     def _read_lanes(self, process: Process) -> tuple[LaneChange, ...]:
-        return tuple(self._read_lane(list(getattr(process, name))) for name in LANES)
+        return tuple(self._read_lane(list(self._entries(process, name))) for name in LANES)
 
     def _read_lane(self, lane: list[Any]) -> LaneChange:
         if len(lane) == 1 and lane[0] is MARKER:
@@ -391,7 +391,7 @@ class Parts(Drawers):
         return LaneChange(place >= 0, tuple(map(self._item, before)), tuple(map(self._item, after)))
 
     def _change_lanes(self, person: Person, changes: tuple[LaneChange, ...],
-                      read: str | None) -> tuple[int, int, int, int]:  # fmt: skip
+                      read: str | None) -> Lanes:  # fmt: skip
         """The lanes of a process after an outcome that has read the oldest entry of one of them."""
         lanes = []
         for (name, place), change in zip(LANES.items(), changes, strict=True):
@@ -404,8 +404,8 @@ class Parts(Drawers):
                     changed = self._lane_changed[key] = self._lane((*change.before, *rest, *change.after))
                 lane = changed
             lanes.append(lane)
-        up, down, bulk_up, bulk_down = lanes
-        return up, down, bulk_up, bulk_down
+        up, down, bulk_up, bulk_down, failed = lanes
+        return up, down, bulk_up, bulk_down, failed
 
     def _add(self, trained: int, picks: tuple[Any, ...]) -> int:
         found = self._added.get((trained, picks))
@@ -421,14 +421,13 @@ class Parts(Drawers):
     def _check_steps(self, row: Row) -> None:
         """I45 of every process whose lanes are empty; the numbers it compares are of two parts. I46 is of one, and was
         asked when that was made."""
-        failing = self.mood(row)[1]
         for number, person in enumerate(row[WORLD:]):
-            key = (row[COORDINATOR], person, number in failing)
+            key = (row[COORDINATOR], person)
             if key not in self._met:
-                _, body, _, up, down, *_ = self.person(row, number)
+                _, body, _, up, down, _, _, failed = self.person(row, number)
                 if not (self.lanes.things[up] or self.lanes.things[down]):
                     ghost: Any = SimpleNamespace(unmerged={number: ()})
                     process: Any = SimpleNamespace(**self._shell(row, number), number=number, up=(), down=(),
-                                                   orders=(MARKER,), worker=self.known_to[body])  # fmt: skip
-                    steps_meet(self.seen_by[row[COORDINATOR]], ghost, process, number in failing)
+                                                   orders=(MARKER,), worker=self.bodies.things[body][1])  # fmt: skip
+                    steps_meet(self.seen_by[row[COORDINATOR]], ghost, process, bool(self.lanes.things[failed]))
                 self._met.add(key)

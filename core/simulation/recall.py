@@ -12,11 +12,11 @@ could not be sent, and their tokens are not forgotten (N-10).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..coordinator import Coordinator
+from ..events import SendFailed
 from .fingerprint import Interned
 
 if TYPE_CHECKING:
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Recalled"]
 
-MACHINES = 1024
-"""Machines that are kept to be read: a restored one occupies some tens of kilobytes."""
-
-Tokens = frozenset[tuple[int, int, int]]
+Token = tuple[int, int, int]
+Tokens = frozenset[Token]
 Turn = tuple[int, int, float]
 """A state, an event, a second."""
 
@@ -43,7 +41,6 @@ class Recalled:
         self._events = Interned()
         self._ready: dict[Turn, tuple[Any, int]] = {}
         self._after: dict[tuple[Turn, Tokens], int] = {}
-        self._machines: OrderedDict[int, Coordinator] = OrderedDict()
         self._turn: Turn | None = None
         self._event: Any = None
         self._known: tuple[Any, int] | None = None
@@ -57,7 +54,7 @@ class Recalled:
 
     def __getattr__(self, name: str) -> Any:
         self._asked_for()
-        return getattr(self._machine() if self._own is None else self._own, name)
+        return getattr(self.drawers.machines.of(self.state) if self._own is None else self._own, name)
 
     def handle(self, event: Any, now: float) -> None:
         """See `Coordinator.handle`."""
@@ -80,23 +77,28 @@ class Recalled:
         """The state after the last event, of which all effects have been performed; its number."""
         if self._turn is not None:
             turn, self._turn = self._turn, None
-            key = turn, self.drawers.unsent()
+            unsent = self.drawers.unsent()
+            key = turn, unsent
             found = self._after.get(key)
             if found is None:
                 if self._own is None:
                     self._work_out(turn, self._event)
                 assert self._own is not None
-                found = self._after[key] = self.drawers.coordinator_as(self._own)
+                unsent |= self._unsent_before(turn[0])
+                found = self._after[key] = self.drawers.coordinator_as(self._own, unsent)
                 self._ready.setdefault(turn, (self._owed, found))
             self.state = found
         return self.state
 
+    def _unsent_before(self, state: int) -> set[Token]:
+        """Of the messages that failed before this event it still holds all tokens, and no others."""
+        held = {(p.rank, p.incarnation, n) for p in self.drawers.machines.of(state).peers.values() for n in p.tokens}
+        return held - {self._event.token} if isinstance(self._event, SendFailed) else held
+
     def end(self) -> int:
-        """The same, and the machine at hand is kept to be read."""
+        """The same, and the machine at hand is given up."""
         state = self.settle()
-        if self._own is not None:
-            self._keep(state, self._own)
-            self._own = None
+        self._own = None
         return state
 
     def _work_out(self, turn: Turn, event: Any) -> Any:
@@ -106,18 +108,3 @@ class Recalled:
             self._own = self.drawers.restored(turn[0])
         self._own.handle(event, turn[2])
         return self._own.take_ready()
-
-    def _machine(self) -> Coordinator:
-        """One in this state, to be read."""
-        found = self._machines.get(self.state)
-        if found is None:
-            found = self.drawers.restored(self.state)
-            self._keep(self.state, found)
-        else:
-            self._machines.move_to_end(self.state)
-        return found
-
-    def _keep(self, state: int, machine: Coordinator) -> None:
-        self._machines[state] = machine
-        if len(self._machines) > MACHINES:
-            self._machines.popitem(last=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,20 @@ from click.testing import CliRunner
 from paceline.backends import command_check
 from paceline.backends.cli import cli
 from paceline.core.coordinator import Coordinator
-from paceline.core.errors import ConfigError, InvariantError
+from paceline.core.errors import ConfigError, InvariantError, LocalProtocolError
 from paceline.core.simulation import World
 from paceline.core.simulation import checker as checker_module
+from paceline.core.simulation import explore as explore_module
 from paceline.core.simulation.check_report import CheckReport, counterexample
 from paceline.core.simulation.checker import HEAD, PATIENCE, Bounds, Cohort, check
-from paceline.core.simulation.explore import Budget, Failure, Model, explore
+from paceline.core.simulation.explore import Budget, Failure, Model, Progress, explore
+from paceline.core.simulation.fingerprint import fingerprint, of_bytes
 from paceline.core.simulation.forget import no_returns
+from paceline.core.simulation.machines import Machines
 from paceline.core.simulation.schedule import Schedule, play
+from paceline.core.simulation.spelling import of_coordinator as coordinator_spelling
+from paceline.core.simulation.spelling import of_worker as worker_spelling
+from paceline.core.simulation.twin import twin
 from paceline.core.simulation.violation import Violation
 
 from support.mutants import change_rows
@@ -127,6 +135,47 @@ def test_what_was_worked_out_once_is_not_worked_out_again() -> None:
     """Most steps are known by the parts that they read, most events of the coordinator by its state."""
     model, seen = explored(ALONE)
     assert seen.complete and 4 * model.parts.recalled.asked < 2 * model.parts.worked < model.steps
+
+
+@pytest.mark.parametrize("bounds", [CALM, Bounds(ranks=1, deaths=1, restarts=1)], ids=str)
+def test_a_machine_that_takes_an_event_is_not_the_one_that_is_kept(bounds: Bounds) -> None:
+    """N-13: a twin is what a snapshot gives, shares nothing that an event writes, and two machines are spelled alike if
+    their snapshots are. Those that were kept have been followed by all that can happen, and are what they were."""
+    model, _ = explored(bounds)
+    parts = model.parts
+    world, coordinators = parts.world, [parts.machines.of(number) for number in range(len(parts.coordinators))]
+    workers = [worker for _, worker in parts.bodies.things]
+    for machines, of in ((coordinators, coordinator_spelling), (workers, worker_spelling)):
+        snapshots = [machine.snapshot() for machine in machines]
+        assert [twin(machine).snapshot() for machine in machines] == snapshots
+        assert len({fingerprint(of(machine)) for machine in machines}) == len(set(snapshots))
+    for machine, print_ in zip(coordinators, parts.coordinators.fingerprints, strict=True):
+        restored = Coordinator.restore(world.config, machine.snapshot(), engine=world.setup.engine)
+        assert of_bytes(coordinator_spelling(machine)) == of_bytes(coordinator_spelling(restored)) == print_
+        assert all(peer.co is twice for twice in [twin(machine)] for peer in twice.peers.values())
+    for (fields, worker), print_ in zip(parts.bodies.things, parts.bodies.fingerprints, strict=True):
+        assert fingerprint((fields, worker_spelling(worker))) == print_
+    assert len(coordinators) > 25 and len(workers) > 15
+
+
+def test_machines_that_were_not_asked_for_lately_come_back_from_their_snapshots() -> None:
+    """Their number is bounded, and what is given for a number is the same each time."""
+    model, _ = explored(ALONE)
+    kept, few = model.parts.machines, Machines(model.parts.world, awake=3)
+    snapshots = [kept.of(number).snapshot() for number in range(9)]
+    for number in range(9):
+        few.keep(number, kept.of(number))
+    for _ in range(2):
+        assert [few.of(number).snapshot() for number in range(9)] == snapshots
+    assert few.of(8) is few.of(8) is not kept.of(8) and few.of(0) is not kept.of(0)
+
+
+def test_what_no_snapshot_could_hold_is_refused() -> None:
+    """A policy of somebody else is not copied by guessing."""
+    co = Coordinator(CALM.setup().config())
+    co.lost = {1, 2}  # type: ignore[assignment]
+    with pytest.raises(LocalProtocolError, match="a set is no part of a machine"):
+        twin(co)
 
 
 def test_a_step_that_breaks_something_breaks_it_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,6 +321,25 @@ def test_to_prove_is_to_explore_all_of_it(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(checker_module, "PROOFS", (Bounds(ranks=1, drops=2, duplicates=2),))
     cut = invoke("--prove", "--processes", "1", "--budget", "50s")
     assert cut.return_value == 1 and "bounded: " in cut.output
+
+
+def test_a_long_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whole lines of their own now and then, beside what machines read; on a terminal one that is written over."""
+    moments = iter(range(0, 100_000, 20))
+    monkeypatch.setattr(command_check.time, "monotonic", lambda: float(next(moments)))
+    monkeypatch.setattr(explore_module, "PROGRESS_STATES", 100)
+    result = invoke("--ranks", "1", "--drops", "1", "--duplicates", "1", "--budget", "1h", "--json")
+    lines = result.stderr.splitlines()
+    assert json.loads(result.stdout)[0]["complete"] and 2 <= len(lines) <= 3
+    whole = re.compile(r"1 rank / 1 cycle / 1 drop / 1 duplicate: \d+ states \(\d+ to be explored\), \d+ transitions, "
+                       r"faults: \d, depth: \d+, \d+ s, \d+ states/s, [\d,]+ MiB$")  # fmt: skip
+    assert all(whole.match(line) for line in lines)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    tell = command_check._teller(ALONE, alone=True)
+    for seconds in (0.1, 0.3):
+        tell(Progress(1000, 2000, 1, 20, 300, seconds))
+    said = capsys.readouterr().err
+    assert said.startswith("\r\x1b[2K1,000 states (300 to be explored), 2,000 ") and said.count("\r") == 2
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0s", "-1s", "1d"])
