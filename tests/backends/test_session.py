@@ -28,9 +28,9 @@ from paceline.core import events as ev
 from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, RefusedError, TransportError
 
-from support.cohort import hello
 from support.small_run import BATCH, PATIENCE_S, SAMPLES, Seen, SmallRun, Thread, dataset, train_one
 from support.transports import CREDENTIALS
+from support.words import hello
 
 
 class Raising(Dataset[Any]):

@@ -1,7 +1,7 @@
 """Ranks that average in place, with links that break at any moment and a coordinator that dies between any two effects.
 
-The checks are those of `support/collective.py` and `support/mended.py`, named by invariant, after every event: what the
-parameters of each rank are made of, against what is covered.
+The checks are those of `World`, named by invariant, after every action; what the parameters of each rank must be by
+what is covered is among them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.cohort import Fault
-from support.lasting import Lasting
+from support.runs import IN_PLACE, LASTING, Filed, schedules
 from support.runs import recovery_faults as faults
-from support.runs import schedules
 
 SCHEDULES = schedules(300)
-ALL = ("crash", "crash", "sever", "sever", "kill", "doom", "raise", "mute", "start", "leave", "hang", "poison", "stop")
+ALL = ("die", "die", "cut", "cut", "crash", "doom", "fail", "withhold", "join", "leave", "hang", "poison", "stop")
 SLOW = [HealthCheck.too_slow]
 
 
@@ -36,12 +35,12 @@ def knobs(draw: st.DrawFn, least: int = 1) -> dict[str, Any]:
 
 
 @settings(max_examples=15, suppress_health_check=SLOW, deadline=None)
-@given(knobs(), SCHEDULES, faults(("sever",), 6))
+@given(knobs(), SCHEDULES, faults(("cut",), 6))
 def test_a_link_that_breaks_ends_no_call_and_costs_nothing(
     made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """M-42, W-21, I53: with a grace every rank is back, no life ends, no call is repeated, no step is trained again."""
-    cohort = Lasting(link_grace_s=30.0, **made)
+    cohort = Filed(link_grace_s=30.0, **{**IN_PLACE, **LASTING, **made})
     cohort.run(schedule, struck)
 
     assert cohort.finish is not None and cohort.finish.status == "ok"
@@ -50,12 +49,12 @@ def test_a_link_that_breaks_ends_no_call_and_costs_nothing(
 
 
 @settings(max_examples=35, suppress_health_check=SLOW, deadline=None)
-@given(knobs(), SCHEDULES, faults(("crash", "crash", "crash", "sever"), 4))
+@given(knobs(), SCHEDULES, faults(("die", "die", "die", "cut"), 4))
 def test_a_coordinator_that_dies_anywhere_loses_nothing(
     made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I37, I53, M-40, M-42, M-43: every pick is covered once, none is trained again, global_step is their number."""
-    cohort = Lasting(link_grace_s=30.0, **made)
+    cohort = Filed(link_grace_s=30.0, **{**IN_PLACE, **LASTING, **made})
     cohort.run(schedule, struck)
 
     assert cohort.finish is not None and cohort.finish.status == "ok"
@@ -63,13 +62,13 @@ def test_a_coordinator_that_dies_anywhere_loses_nothing(
 
 
 @settings(max_examples=6, suppress_health_check=SLOW, deadline=None)
-@given(st.integers(1, 3), st.integers(12, 40), faults(("crash", "sever"), 4))
+@given(st.integers(1, 3), st.integers(12, 40), faults(("die", "cut"), 4))
 def test_with_windows_of_fixed_length_the_versions_are_those_of_the_run_without_the_crash(
     ranks: int, samples: int, struck: list[Fault]
 ) -> None:
     """I37: where no measured time decides how long a window is, the averages are the same ones (I8)."""
     made: dict[str, Any] = dict(policy="cadence", anchor=2, max_anchor=2, ranks=ranks, samples=samples, batch_size=1)
-    calm, cohort = Lasting(**made), Lasting(link_grace_s=30.0, **made)
+    calm, cohort = Filed(**{**IN_PLACE, **LASTING, **made}), Filed(link_grace_s=30.0, **{**IN_PLACE, **LASTING, **made})
     calm.run()
     cohort.run([], struck)
 
@@ -84,15 +83,15 @@ def test_deaths_joins_failures_and_crashes_together_still_end(
     made: dict[str, Any], schedule: bytes, struck: list[Fault], grace: float
 ) -> None:
     """I38, I42, I44, I59: whatever comes together, the run ends, and nothing is merged twice."""
-    Lasting(link_grace_s=grace, **made).run(schedule, struck)
+    Filed(link_grace_s=grace, **{**IN_PLACE, **LASTING, **made}).run(schedule, struck)
 
 
 @settings(max_examples=4, suppress_health_check=SLOW, deadline=None)
-@given(knobs(), SCHEDULES, faults(("crash", "sever"), 3))
+@given(knobs(), SCHEDULES, faults(("die", "cut"), 3))
 def test_both_engines_recover_alike(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """I25: the tables mean the same on `transitions` as compiled."""
     made.update(samples=min(made["samples"], 20), num_epochs=1, link_grace_s=30.0)
-    runs = [Lasting(engine=engine, **made) for engine in ("compiled", "transitions")]
+    runs = [Filed(engine=engine, **{**IN_PLACE, **LASTING, **made}) for engine in ("compiled", "transitions")]
     for cohort in runs:
         cohort.run(schedule, struck)
 

@@ -1,6 +1,6 @@
 """Links that break at any moment, and a coordinator that dies between any two effects (M-40 to M-45, N-9, N-10).
 
-The checks are those of `support/ghost.py` and `support/mended.py`, named by invariant, after every event.
+The checks are those of `World`, named by invariant, after every action.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.cohort import Fault
-from support.mended import Mended
+from support.runs import LASTING, Filed, schedules
 from support.runs import recovery_faults as faults
-from support.runs import schedules
 
-ALL = ("crash", "crash", "sever", "kill", "start", "leave", "hang", "poison", "abort", "stop")
+ALL = ("die", "die", "cut", "crash", "join", "leave", "hang", "poison", "abort", "stop")
 SCHEDULES = schedules(300)
 
 
@@ -36,10 +35,10 @@ def knobs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(knobs(), SCHEDULES, faults(("sever",), 6))
+@given(knobs(), SCHEDULES, faults(("cut",), 6))
 def test_a_link_that_breaks_costs_nothing(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """M-17, M-42, I53: with a grace every rank is back, no life ends, no step is trained again."""
-    cohort = Mended(link_grace_s=30.0, **made)
+    cohort = Filed(link_grace_s=30.0, **{**LASTING, **made})
     cohort.run(schedule, struck)
 
     assert cohort.finish is not None and cohort.finish.status == "ok"
@@ -47,12 +46,12 @@ def test_a_link_that_breaks_costs_nothing(made: dict[str, Any], schedule: bytes,
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(knobs(), SCHEDULES, faults(("crash", "crash", "crash", "sever"), 4))
+@given(knobs(), SCHEDULES, faults(("die", "die", "die", "cut"), 4))
 def test_a_coordinator_that_dies_anywhere_loses_nothing(
     made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I37, I53, M-40, M-42 to M-44: every pick is covered once, none is trained again, global_step is their number."""
-    cohort = Mended(link_grace_s=30.0, **made)
+    cohort = Filed(link_grace_s=30.0, **{**LASTING, **made})
     cohort.run(schedule, struck)
 
     assert cohort.finish is not None and cohort.finish.status == "ok"
@@ -60,13 +59,13 @@ def test_a_coordinator_that_dies_anywhere_loses_nothing(
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(st.integers(1, 3), st.integers(12, 40), faults(("crash", "sever"), 4))
+@given(st.integers(1, 3), st.integers(12, 40), faults(("die", "cut"), 4))
 def test_with_windows_of_fixed_length_the_versions_are_those_of_the_run_without_the_crash(
     ranks: int, samples: int, struck: list[Fault]
 ) -> None:
     """I37: where no measured time decides how long a window is, the averages are the same ones (I8)."""
     made: dict[str, Any] = dict(policy="cadence", anchor=2, max_anchor=2, ranks=ranks, samples=samples, batch_size=1)
-    calm, cohort = Mended(**made), Mended(link_grace_s=30.0, **made)
+    calm, cohort = Filed(**{**LASTING, **made}), Filed(link_grace_s=30.0, **{**LASTING, **made})
     calm.run()
     cohort.run([], struck)
 
@@ -82,15 +81,15 @@ def test_deaths_joins_and_crashes_together_still_end(
     made: dict[str, Any], schedule: bytes, struck: list[Fault], grace: float
 ) -> None:
     """I38, I42, I44: whatever comes together, the run ends, and nothing is merged twice."""
-    Mended(link_grace_s=grace, **made).run(schedule, struck)
+    Filed(link_grace_s=grace, **{**LASTING, **made}).run(schedule, struck)
 
 
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(knobs(), SCHEDULES, faults(("crash", "sever"), 3))
+@given(knobs(), SCHEDULES, faults(("die", "cut"), 3))
 def test_both_engines_recover_alike(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """I25: the tables mean the same on `transitions` as compiled."""
     made.update(samples=min(made["samples"], 20), num_epochs=1, link_grace_s=30.0)
-    runs = [Mended(engine=engine, **made) for engine in ("compiled", "transitions")]
+    runs = [Filed(engine=engine, **{**LASTING, **made}) for engine in ("compiled", "transitions")]
     for cohort in runs:
         cohort.run(schedule, struck)
 
