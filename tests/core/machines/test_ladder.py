@@ -348,7 +348,7 @@ def test_shipped_steps_of_an_excluded_rank_wait_in_limbo() -> None:
 @given(st.integers(0, 3), st.sampled_from(["cadence", "async"]), st.integers(80, 240))
 def test_a_rank_that_hangs_for_a_while_is_a_voter_again(rank: int, policy: str, when: int) -> None:
     """I35, I31 with real workers: whoever is excluded comes back and is promoted; nobody dies, nothing is lost."""
-    cohort = Cohort(ranks=4, samples=400, num_epochs=2, policy=policy, laggards="exclude", stateful=True, **CLIMB)
+    cohort = Cohort(ranks=4, samples=400, num_epochs=3, policy=policy, laggards="exclude", stateful=True, **CLIMB)
     cohort.step_s = 0.04  # so that the others are not done before the hang is over
     actions = iter(range(10**6))
     cohort.run_until(lambda: next(actions) >= when)
