@@ -60,7 +60,8 @@ class Climb:
     """Where one rank stands: the stage it owes in the pending cycle, since when, and what was said about it.
 
     `evidence_at` is the later of the stage's start and its last evidence, `durations` the last ones of each stage in
-    seconds, `suspected` the stages of this cycle that were reported, `nudges` those of the current stage.
+    seconds, `suspected` the stages of this cycle that were reported, `nudges` those of the current stage. `uploaded`:
+    its contribution was complete before it said that its copy is taken.
     """
 
     history: int
@@ -70,18 +71,22 @@ class Climb:
     last_batch_counted: bool = False
     suspected: tuple[Stage, ...] = ()
     nudges: int = 0
+    uploaded: bool = False
     durations: tuple[deque[float], ...] = attrs.field(factory=lambda: tuple(deque() for _ in Stage))
 
     def enter(self, stage: Stage | None, now: float) -> None:
         """The next stage begins; None when the rank owes nothing."""
-        self.stage, self.nudges, self.last_batch_counted = stage, 0, False
+        self.stage, self.nudges, self.last_batch_counted, self.uploaded = stage, 0, False, False
         self.entered_at = self.evidence_at = now
 
     def complete(self, stage: Stage, then: Stage | None, now: float) -> None:
-        """A stage is over: what it took is remembered. A stage that was left already is not."""
+        """A stage is over: what it took is remembered. One that was left already is not. The last block of an upload
+        may overtake the report of its copy, which goes over another connection: both stages end with that one then."""
         if self.stage == stage:
             self.remember(stage, now - self.entered_at)
-            self.enter(then, now)
+            self.enter(None if then == Stage.UPLOAD and self.uploaded else then, now)
+        elif (self.stage, stage) == (Stage.SNAPSHOT, Stage.UPLOAD):
+            self.uploaded = True
 
     def remember(self, stage: Stage, seconds: float) -> None:
         """What a stage took; the oldest is forgotten. Kept by hand: a bound inside the queue is lost in a snapshot."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from itertools import takewhile
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
@@ -26,6 +26,7 @@ from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
 from ..coordinator import Coordinator
+from ..ledger import Resume
 from ..phases import CyclePhase, PeerPhase, RunPhase
 from ..values import state
 from .frozen import frozen, thaw
@@ -38,6 +39,8 @@ __all__ = ["Ghost", "Pick"]
 
 Pick = tuple[int, int]
 """An epoch and the number of a batch in it."""
+NOT_AFTER_A_SAVE = frozenset({m.RequestParams, m.SyncNow, m.RequestSessionId, m.NewSession})
+"""Beside all that brings a plan (I9)."""
 TOLERANCE = 1e-6
 """Relative, for sums in another order and masses rounded to float32 (R-6, R-22)."""
 MOVES = ("Died", "Left", "SendFailed", "Excluded", "Promoted")
@@ -87,6 +90,21 @@ class Ghost:
     uncounted: int = 0
     seen: tuple[Any, ...] | None = None
     last: tuple[Any, ...] | None = None
+
+    @classmethod
+    def going_on(cls, resume: Resume | None) -> Self:
+        """K-12: what the record of a run before says is merged, and is not to be trained again (I52)."""
+        made = cls()
+        if resume is not None:
+            book = resume.book(resume.last_closed_epoch + 1 + len(resume.uncovered))
+            left = {(epoch, b) for epoch, holes in resume.uncovered for low, n in holes for b in range(low, low + n)}
+            known = ((epoch, batch) for epoch in range(book.num_epochs) for batch in range(book.total(epoch)))
+            made.merged = {pick: 1 for pick in known if pick not in left}
+            made.trained = dict(made.merged)
+            made.uncounted = resume.global_step - len(made.merged)  # of a record without its coverage
+            made.closed, made.version = resume.last_closed_epoch + 1, resume.version
+            made.realized = {0: resume.version}
+        return made
 
     # --- the training processes ----------------------------------------------------------------------------------
 
@@ -337,7 +355,7 @@ class Ghost:
         if kind is m.Beacon:
             return
         plan = getattr(message, "plan", None) or getattr(message, "next_plan", None)
-        if kind is m.RequestParams or plan is not None:
+        if plan is not None or kind in NOT_AFTER_A_SAVE:
             require(self.save < 0, "I9", f"{kind.__name__} after ShutdownWithSave")
         if kind is m.RequestParams:
             self.requested.add((message.cycle, message.attempt, effect.rank))

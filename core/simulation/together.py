@@ -110,6 +110,7 @@ def obey(world: World, process: Process, order: Any) -> None:
         require(known is None or known.session_id < order.session_id, "M-31", f"session {order.session_id} is old")
         place, own = order.members[order.new_rank], process.worker.settings
         require(place == (own.rank, own.incarnation), "M-31", f"{place} is the place of another one")
+        require(order.new_world_size == len(order.members), "M-31", f"{order.new_world_size} is not the size of it")
         process.session, process.shares = order, None
     elif order.__class__ is fx.ShareState:
         process.shares = order

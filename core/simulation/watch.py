@@ -6,7 +6,8 @@ because nothing came at all. So it cannot agree with a mistake in the books. The
 
     I3   of a report of a life that is over nothing comes but a word to that life
     I31  time ends a life only after silence or without a link, and finishes no cycle
-    I32  what hangs longer than the ceiling stalls: not before, not later, once, with one dump and one decision to save
+    I32  what hangs longer than the ceiling stalls: not before, unless it was tried too often (R-18), not later, once,
+         with one dump and one decision to save
     I33  a heartbeat is no step of the ladder
     I53  control messages of a life are numbered without a hole, say the same when they are said again, and do
          something only the first time they arrive; so each consensus is adopted once, and each plan begun once
@@ -36,6 +37,8 @@ __all__ = ["Watch"]
 
 Life = tuple[int, int]
 """A rank and an incarnation."""
+MOST_ATTEMPTS = 32
+"""Of one cycle (R-18)."""
 REPORTS: frozenset[Any] = frozenset(m.REPORTS)
 LOST = frozenset({ev.LinkLost, ev.ProcessExited})
 SIGNS_OF_LIFE = frozenset({ev.Tick, m.Heartbeat})
@@ -52,9 +55,9 @@ class Watch:
     confirmed, when it was heard last. Of each process: the last cycle it adopted, the last plan it began.
 
     `cut` are lives without a link, `ended` those that are over; `voted` are ranks whose life has had a vote. `cycle` is
-    the open cycle, or None, `since` when it was armed or the last one ended; `still` is when anything was heard last
-    that is no mere sign of life; `before` is when the coordinator last did anything, `due` when it wants to be told the
-    time; with more than `away_s` between two events it was away."""
+    the open cycle, or None, `since` when it was armed or the last one ended, `attempts` how many the newest one had;
+    `still` is when anything was heard last that is no mere sign of life; `before` is when the coordinator last did
+    anything, `due` when it wants to be told the time; with more than `away_s` between two events it was away."""
 
     config: Config
     asleep: bool = False
@@ -69,6 +72,7 @@ class Watch:
     voted: set[int] = attrs.field(factory=set)
     cycle: int | None = None
     since: float = 0.0
+    attempts: int = 0
     still: float = 0.0
     before: float = 0.0
     due: float = -math.inf
@@ -152,6 +156,8 @@ class Watch:
                 self._i53_said(life, message)
         elif kind is fx.CloseLink:
             self.cut.add((effect.rank, effect.incarnation))
+        elif kind is fx.OpenRound and not effect.key.is_transfer:
+            self.attempts = effect.attempt + 1
         elif kind is fx.Emit and not effect.facts.get("again"):
             self._happened(event, effect, now, effects)
 
@@ -206,7 +212,7 @@ class Watch:
         require(not self.stalled, "I32", "the run stalls a second time")
         self.stalled = True
         ceiling = self.config.window_ceiling if self.cycle is None else self.config.reduce_ceiling
-        if now <= self.since + ceiling:
+        if now <= self.since + ceiling and self.attempts <= MOST_ATTEMPTS:
             raise Violation("I32", f"stalled {now - self.since:g} s after it began to wait, the ceiling is {ceiling:g}")
         dumps = [e for e in effects if e.__class__ is fx.Emit and e.name in ("Stalled", "StateDump")]
         if len(dumps) != 1 or not facts["dump"]:

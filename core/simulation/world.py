@@ -60,8 +60,6 @@ TO_AVERAGER = frozenset({
     fx.OpenRound, fx.AdmitContribution, fx.RemoveFromRound, fx.AbortRound, fx.CloseRound, fx.SaveConsensus,
     fx.WriteMeta,
 })  # fmt: skip
-
-
 RESTART = ev.OperatorRequest(ev.Operator.START)
 """Stands for what began it, among the turns of a step that brings a coordinator back."""
 LATE = frozenset({"step", "resume", "recover", "heal"})
@@ -74,7 +72,8 @@ def _unheard(mark: str) -> None:
 
 class World:
     """See the module. `codec` is the payload codec of the frames and belongs to a setup with `wire`. `resume` is the
-    record of a run before (K-12), `policies` replaces what decides. `reached` is told of every mark (`marks.py`)."""
+    record of a run before (K-12), `policies` replaces what decides. `begun` are the turns of the ranks that are there
+    from the start, `reached` is told of every mark (`marks.py`)."""
 
     def __init__(self, setup: Setup, *, codec: PayloadCodec | None = None, resume: Resume | None = None,
                  now: float = 0.0, policies: Policies | None = None) -> None:  # fmt: skip
@@ -91,7 +90,7 @@ class World:
         self.seats: dict[int, Process] = {}
         self.failed: dict[int, deque[tuple[Any, int]]] = {}
         self.averager = Averager(setup, gamma=self.config.gamma)
-        self.ghost, self.watch = Ghost(), Watch(self.config)
+        self.ghost, self.watch = Ghost.going_on(resume), Watch(self.config)
         self.finish: fx.Finish | None = None
         self.alive = True
         self.lasts: int | None = None
@@ -108,6 +107,7 @@ class World:
         self.knocks = 0
         for _ in range(setup.ranks):
             self.knock()
+        self.begun = tuple(self._turns)
 
     # --- answers -------------------------------------------------------------------------------------------------
 

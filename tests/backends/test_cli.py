@@ -21,7 +21,7 @@ from paceline.core.events import HelloReceived
 from paceline.core.tables import TABLES
 from paceline.transports.journal_file import JournalFile
 
-from support.cohort import hello
+from support.words import hello
 
 
 @pytest.fixture

@@ -15,11 +15,13 @@ from paceline.core import events as ev
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError, ConfigError
+from paceline.core.simulation.action import COORDINATOR
 from paceline.core.worker import Worker
 from paceline.transports.journal_file import LEAST_BETWEEN, JournalFile, read_end, read_journal
 
-from support.cohort import Cohort, hello
+from support.cohort import Cohort
 from support.rank import Rank
+from support.words import hello
 
 
 def config(path: Path, **knobs: Any) -> Config:
@@ -33,7 +35,7 @@ def kept(path: Path, events: int | None = None, **knobs: Any) -> Coordinator:
     cohort.run()
     co, file, goes_on = begin(config(path, **knobs), 100.0, None)
     assert file is not None and not goes_on
-    for second, event in cohort.records[:events]:
+    for second, event in cohort.records[COORDINATOR][:events]:
         co.handle(event, second)
         file.append(co.take_ready())
     file.close()

@@ -30,9 +30,9 @@ from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, RefusedError, TransportError
 from paceline.core.worker import Worker
 
-from support.cohort import hello
 from support.small_run import BATCH, PATIENCE_S, SAMPLES, Seen, SmallRun, Thread, dataset, train_one
 from support.transports import CREDENTIALS
+from support.words import hello
 
 
 class Raising(Dataset[Any]):

@@ -17,9 +17,10 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.phases import CyclePhase, PeerPhase
 
-from support.cohort import Cohort, Fault, hello
+from support.cohort import Cohort, Fault
 from support.field import QUICK, pass_time, work
 from support.hand import Hand, alerts, messages, named, pending
+from support.words import hello
 
 # --- hangs while heartbeats flow (C1) ---------------------------------------------------------------------------------
 
@@ -160,12 +161,12 @@ def test_an_orderly_close_without_goodbye_is_a_death() -> None:
 def test_what_is_queued_for_a_lost_link_is_delivered_up_to_a_point_or_not_at_all(when: int, lose: int) -> None:
     """F16, N-2, N-10: never one message without those before it; what they reserved is free again (I41, I42)."""
     cohort = Cohort(ranks=3)
-    cohort.run(faults=[Fault(when, "cut", 1, lose), Fault(when + 3, "kill", 1, lose)])
+    cohort.run(faults=[Fault(when, "cut", 1, lose), Fault(when + 3, "crash", 1, lose)])
     numbers = [effect.message.control_seq for effect in cohort.effects
                if isinstance(effect, fx.Send) and effect.rank == 1]  # fmt: skip
 
     assert numbers == list(range(1, len(numbers) + 1))
-    assert not cohort.nodes[1].worker.violations, "the rank saw a hole in the lane"
+    assert not cohort.seats[1].worker.violations, "the rank saw a hole in the lane"
 
 
 @pytest.mark.parametrize("bad", [{"schema_hash": b"x" * 32}, {"averagers": ()}, {"byte_order": 1}, {"protocol": 9}])

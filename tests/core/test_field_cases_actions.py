@@ -17,15 +17,16 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.ledger import Resume
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
+from paceline.core.simulation.action import act
 
 from support import duties
-from support.cohort import Cohort, Fault, hello
-from support.elastic import Elastic
+from support.cohort import Cohort, Fault
 from support.field import QUICK, pass_time
 from support.hand import Hand, alerts, messages, named
 from support.rank import Rank
 from support.resuming import resumed
-from support.runs import schedules
+from support.runs import CLIMB, schedules
+from support.words import hello
 
 # --- resuming (C5, C6) ------------------------------------------------------------------------------------------------
 
@@ -33,7 +34,7 @@ from support.runs import schedules
 def stopped_at(first: Cohort, merged: int) -> Cohort:
     """The run asked to stop once so many batches are merged, and then over."""
     first.run_until(lambda: first.co.cycle.global_step >= merged)
-    first.feed(ev.OperatorRequest(ev.Operator.STOP))
+    first.strike("stop")
     first.run()
     return first
 
@@ -47,9 +48,9 @@ def test_a_resumed_run_begins_at_the_schedule_position_it_ended_at(ranks: int) -
     seen: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
 
     def stepped() -> bool:
-        for rank, node in second.nodes.items():
-            if node.worker.local_step > len(seen[rank]):
-                seen[rank].append(node.worker.position - 1)
+        for rank, process in second.seats.items():
+            if process.worker.local_step > len(seen[rank]):
+                seen[rank].append(process.worker.position - 1)
         return second.co.cycle.version > first.co.cycle.version
 
     second.run_until(stepped)
@@ -58,7 +59,7 @@ def test_a_resumed_run_begins_at_the_schedule_position_it_ended_at(ranks: int) -
         assert positions[:3] == [base, base + 1, base + 2]
     merged = sum(second.events("Cycle")[0]["merged"].values())
     assert second.co.cycle.global_step == base + merged
-    ahead = [node.worker for node in second.nodes.values() if node.worker.version > first.co.cycle.version]
+    ahead = [process.worker for process in second.processes if process.worker.version > first.co.cycle.version]
     assert all(worker.global_step == base + merged for worker in ahead)
 
 
@@ -73,11 +74,7 @@ def test_averages_go_on_in_the_windows_of_the_run_that_was_saved() -> None:
     second = Cohort(**knobs, resume=Resume.read(record))
     before = [facts for facts in first.events("Covered") if facts["cycle"] <= record["cycle"]]
     covered = [part for facts in before for part in facts["slices"]]
-    second.ghost.merged = {(epoch, b): 1 for _, epoch, low, count in covered for b in range(low, low + count)}
-    second.ghost.trained = dict(second.ghost.merged)
-    second.ghost.closed = list(range(record["last_closed_epoch"] + 1))
-    second.ghost.version = record["version"]
-    second.ghost.realized = {0: record["version"]}
+    assert set(second.ghost.merged) == {(e, b) for _, e, low, count in covered for b in range(low, low + count)}
     second.run_until(lambda: second.co.run.phase == RunPhase.TRAINING)
     assert second.co.balancer.saved() == record["balancer"]
     told = [facts["merged"] for facts in first.events("Cycle") if facts["version"] > record["version"]]
@@ -258,13 +255,11 @@ def test_a_stop_that_one_rank_wishes_is_one_decision_for_all(schedule: bytes, wh
         return asked > when or cohort.co.finished
 
     cohort.run_until(wished, schedule)
-    node = cohort.nodes[who]
-    if node.alive and node.trainer.stopped is None:
-        cohort.tell(node, ev.Wish(m.IntentKind.STOP_NOW))
-        cohort.tell(node, ev.Wish(m.IntentKind.STOP_NOW))
+    cohort.do(act("stop", who))
+    cohort.do(act("stop", who))
     cohort.run(schedule)
 
-    assert len({one.worker.version for one in cohort.nodes.values()}) == 1
+    assert len({process.worker.version for process in cohort.processes}) == 1
     assert len(messages(cohort.effects, m.Shutdown)) == 2
     assert len([facts for facts in cohort.events("PhaseChanged") if facts["phase"] == "stopping"]) <= 1
 
@@ -290,9 +285,9 @@ def test_two_wishes_around_a_cycle_are_one_checkpoint_each_id_once() -> None:
 def test_lives_are_numbered_by_the_coordinator_alone() -> None:
     """F95, M-7, N-6: deaths and joins, some of them together. Every message names the generation of the run and the
     life it was meant for, a rank's lives rise by one, and in the end both sides have the same numbers."""
-    cohort = Elastic(ranks=3, samples=400, num_epochs=2)
-    faults = [Fault(when, "kill", rank) for when, rank in ((60, 0), (60, 2), (220, 1), (400, 0), (600, 2))]
-    faults += [Fault(when, "start", rank) for when, rank in ((120, 0), (121, 2), (300, 1), (480, 0), (700, 2))]
+    cohort = Cohort(ranks=3, samples=400, num_epochs=2, stateful=True, **CLIMB)
+    faults = [Fault(when, "crash", rank) for when, rank in ((60, 0), (60, 2), (320, 1), (500, 0), (700, 2))]
+    faults += [Fault(when, "join", rank) for when, rank in ((120, 0), (121, 2), (400, 1), (580, 0), (800, 2))]
     cohort.run(faults=faults)
 
     admitted: dict[int, list[int]] = {}
@@ -305,6 +300,6 @@ def test_lives_are_numbered_by_the_coordinator_alone() -> None:
             assert effect.message.incarnation == effect.incarnation == admitted[effect.rank][-1]
     assert all(lives == list(range(1, len(lives) + 1)) for lives in admitted.values())
     assert sum(map(len, admitted.values())) > 5, "some came back"
-    for rank, node in cohort.nodes.items():
-        assert node.worker.settings.incarnation == node.incarnation == cohort.co.peers[rank].incarnation
-        assert node.worker.settings.generation == cohort.co.generation
+    for rank, process in cohort.seats.items():
+        assert process.worker.settings.incarnation == process.incarnation == cohort.co.peers[rank].incarnation
+        assert process.worker.settings.generation == cohort.co.generation

@@ -14,16 +14,17 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.phases import WorkerPhase
 
-from support.cohort import Fault, hello
-from support.collective import Together
+from support.cohort import Cohort, Fault
 from support.field import QUICK, pass_time
 from support.hand import alerts, messages, named
 from support.hand_collective import Joint, joint
+from support.runs import IN_PLACE
+from support.words import hello
 
 
-def inside(cohort: Together, *ranks: int, attempt: int = 0) -> bool:
+def inside(cohort: Cohort, *ranks: int, attempt: int = 0) -> bool:
     """Whether these ranks are in the call of this attempt of cycle 1."""
-    calls = [cohort.of(cohort.nodes[rank]).inside for rank in ranks]
+    calls = [cohort.seats[rank].inside for rank in ranks]
     return all(call is not None and (call.cycle, call.attempt) == (1, attempt) for call in calls)
 
 
@@ -51,16 +52,17 @@ def test_a_newcomer_is_given_the_state_when_the_average_is_over() -> None:
 def test_one_rank_that_fails_frees_its_neighbours() -> None:
     """F06, C-38, R-15, W-20: in the step that reports it the next session is begun; nobody waits for a timer, all go
     back to what they were, and average in a new communicator."""
-    cohort = Together(ranks=3, samples=60)
+    cohort = Cohort(ranks=3, samples=60, **IN_PLACE)
     cohort.run_until(lambda: inside(cohort, 0, 1))
-    before = {rank: (list(t.own), t.base) for rank in (0, 1, 2) if (t := cohort.of(cohort.nodes[rank]))}
+    before = [(process.theta, cohort.ghost.unmerged[process.number]) for process in cohort.processes]
     version, since = cohort.co.cycle.version, cohort.now
-    cohort.strike(Fault(0, "raise", 1))
+    cohort.strike("fail", 1)
     cohort.run_until(lambda: inside(cohort, 0, 1, 2, attempt=1))
     assert cohort.now == since and cohort.co.cycle.version == version and cohort.co.cycle.attempt == 1
-    for rank in (0, 2):
-        assert (cohort.of(cohort.nodes[rank]).own, cohort.of(cohort.nodes[rank]).base) == before[rank]
-    assert all(cohort.of(node).sessions == [1, 2] for node in cohort.nodes.values())
+    assert [(process.theta, cohort.ghost.unmerged[process.number]) for process in cohort.processes] == before
+    for process in cohort.processes:
+        entered = [order.session_id for order in cohort.said[process.number] if isinstance(order, fx.BuildSession)]
+        assert entered == [1, 2]
     cohort.run()
 
     assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.events("Died")
@@ -103,13 +105,13 @@ def test_acks_of_one_call_open_no_other() -> None:
 
 def test_a_rank_without_a_batch_is_in_every_call() -> None:
     """F52, R-9, W-14: it enters at once from its idle state, with no mass, and nobody waits for a batch of it."""
-    cohort = Together(ranks=3, samples=8, batch_size=1, num_epochs=1, anchor=4)
+    cohort = Cohort(ranks=3, samples=8, batch_size=1, num_epochs=1, anchor=4, **IN_PLACE)
     cohort.run_until(lambda: bool(cohort.sent(m.SyncNow)) and cohort.co.cycle.number == 1)
-    idle = [rank for rank, node in cohort.nodes.items() if node.worker.phase == WorkerPhase.WAITING]
+    idle = [process.rank for process in cohort.processes if process.worker.phase == WorkerPhase.WAITING]
     cohort.run()
-    calls = {rank: [o for o in node.orders if isinstance(o, fx.RunCollective)] for rank, node in cohort.nodes.items()}
+    calls = [sum(isinstance(order, fx.RunCollective) for order in cohort.said[rank]) for rank in (0, 1, 2)]
 
-    assert idle and len({len(made) for made in calls.values()}) == 1
+    assert idle and len(set(calls)) == 1
     assert cohort.finish is not None and cohort.finish.status == "ok" and cohort.co.cycle.global_step == 8
 
 
@@ -139,9 +141,9 @@ def test_an_evaluation_holds_nobody_inside_a_call(seconds: float) -> None:
 @pytest.mark.parametrize("when", [0, 20, 40, 60])
 def test_a_stop_is_one_decision_for_all(when: int) -> None:
     """F81, M-54: whoever wishes it, whenever; all end after the same version, with the same parameters."""
-    cohort = Together(ranks=3, samples=90)
+    cohort = Cohort(ranks=3, samples=90, **IN_PLACE)
     cohort.run(faults=[Fault(when, "stop")])
-    versions = {node.worker.version for node in cohort.nodes.values()}
-    contents = [cohort.of(node).base for node in cohort.nodes.values()]
+    versions = {process.worker.version for process in cohort.processes}
+    contents = {process.consensus for process in cohort.processes}
 
-    assert len(versions) == 1 and all(content == contents[0] for content in contents)
+    assert len(versions) == len(contents) == 1

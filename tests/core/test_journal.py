@@ -18,12 +18,14 @@ from paceline.core import messages as m
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError, InvariantError, LocalProtocolError
+from paceline.core.simulation.action import COORDINATOR
 from paceline.core.worker import Worker
 
-from support.cohort import Cohort, Fault, hello
+from support.cohort import Cohort, Fault
 from support.hand import pending
 from support.messages import MESSAGES, any_of
 from support.runs import run_faults, run_knobs, schedules
+from support.words import hello
 
 LOCAL = [cls for cls in (*typing.get_args(ev.CoordinatorEvent), *typing.get_args(ev.WorkerEvent))
          if cls is not ev.Received]  # fmt: skip
@@ -75,7 +77,7 @@ def test_a_replay_of_a_run_has_the_same_effects(
     cohort = Cohort(**made)
     first = journal.head_of(again(journal.head(Coordinator(cohort.config, now=100.0))))
     cohort.run(schedule, struck)
-    records = [journal.decode_record(again(journal.encode_record(record))) for record in cohort.records]
+    records = [journal.decode_record(again(journal.encode_record(record))) for record in cohort.records[COORDINATOR]]
 
     assert journal.first_difference(cohort.effects, journal.replay(cohort.config, records, now=100.0)) is None
     effects = journal.replay(first.settings, records, snapshot=first.snapshot)
@@ -87,9 +89,9 @@ def test_a_replay_of_a_run_has_the_same_effects(
     before = middle.take_ready().effects
     rest = journal.replay(cohort.config, records[cut:], snapshot=again(middle.snapshot()))
     assert journal.first_difference(cohort.effects, [*before, *rest]) is None
-    for node in cohort.nodes.values():
-        orders = journal.replay(node.worker.settings, node.records, now=100.0)
-        assert journal.first_difference(node.orders, orders) is None
+    for process in cohort.processes:
+        orders = journal.replay(process.worker.settings, cohort.records[process.number], now=100.0)
+        assert journal.first_difference(cohort.said[process.number], orders) is None
 
 
 def test_each_ready_has_the_events_behind_its_effects() -> None:
@@ -151,7 +153,7 @@ def test_a_replay_under_another_config_differs_and_says_where() -> None:
     cohort = Cohort(anchor=3)
     cohort.run()
     other = attrs.evolve(cohort.config, anchor=2)
-    cut = journal.replay(other, cohort.records[:12], now=100.0)
+    cut = journal.replay(other, cohort.records[COORDINATOR][:12], now=100.0)
     found = journal.first_difference(cohort.effects[: len(cut)], cut)
     assert found is not None and isinstance(found.recorded, fx.Send)
 
@@ -169,7 +171,7 @@ def test_records_of_another_machine_are_misuse() -> None:
 
 def test_a_worker_has_a_journal_too() -> None:
     """Its head holds the settings it was welcomed with."""
-    worker = Cohort().nodes[1].worker
+    worker = Cohort().seats[1].worker
     first = journal.head_of(again(journal.head(worker)))
     assert first.settings == worker.settings
     assert isinstance(first.settings, type(worker.settings))

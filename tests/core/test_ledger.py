@@ -22,11 +22,13 @@ from paceline.core.journal import first_difference, replay
 from paceline.core.ledger import META_FORMAT, Resume
 from paceline.core.roles import ROLES
 from paceline.core.schema import dataset_signature
+from paceline.core.simulation.action import COORDINATOR
 
-from support.cohort import Cohort, Fault, hello
+from support.cohort import Cohort, Fault
 from support.hand import Hand, alerts, messages, named
 from support.resuming import record_of, resumed
 from support.runs import run_faults, run_knobs, schedules
+from support.words import hello
 
 # --- I52 -------------------------------------------------------------------------------------------------------------
 
@@ -95,7 +97,7 @@ def test_the_ranks_of_a_resumed_run_get_its_version_and_schedule_position() -> N
     assert version > 0 and position > 0
     assert (update.cycle, update.version, update.global_step) == (0, version, position)
     cohort.run()
-    assert all(node.worker.version > version for node in cohort.nodes.values())
+    assert all(process.worker.version > version for process in cohort.processes)
 
 
 def test_a_run_with_nothing_left_ends_at_once() -> None:
@@ -108,14 +110,14 @@ def test_a_run_with_nothing_left_ends_at_once() -> None:
     assert second.sent(m.StartEpoch) == [] and second.ghost.merged == first.ghost.merged
     third = resumed(first, ranks=2, num_epochs=3)
     third.run()
-    assert third.ghost.closed == [0, 1, 2], "more epochs may be asked for"
+    assert third.ghost.closed == 3, "more epochs may be asked for"
 
 
 def stopped(**knobs: Any) -> Cohort:
     """A run that was stopped in its first epoch."""
     cohort = Cohort(ranks=2, samples=60, save_path="runs", **knobs)
     cohort.run_until(lambda: cohort.co.cycle.version == 2)
-    cohort.feed(ev.OperatorRequest(ev.Operator.STOP))
+    cohort.strike("stop")
     cohort.run()
     assert cohort.co.book.last_closed_epoch == -1
     return cohort
@@ -187,7 +189,7 @@ def test_a_resumed_run_can_be_replayed(made: dict[str, Any], schedule: bytes, st
     second = resumed(first, **made)
     second.run(schedule)
     begun = Coordinator(second.config, now=100.0, resume=Resume.read(record_of(first.effects))).snapshot()
-    again = replay(second.config, second.records, snapshot=json.loads(json.dumps(begun)))
+    again = replay(second.config, second.records[COORDINATOR], snapshot=json.loads(json.dumps(begun)))
     assert first_difference(second.effects, again) is None
 
 
@@ -237,7 +239,7 @@ def test_what_was_replayed_is_counted_on() -> None:
     """K-6: the sum over all runs is what the training has cost."""
     first = Cohort(ranks=3, samples=60, save_path="runs")
     first.run_until(lambda: first.co.cycle.version == 2 and first.co.peers[1].steps)
-    first.kill(1)
+    first.strike("crash", 1)
     first.run(faults=[Fault(40, "stop")])
     second = resumed(first, ranks=2, samples=60)
     assert first.co.book.replayed > 0
@@ -354,7 +356,6 @@ def test_a_record_without_coverage_starts_at_the_next_epoch() -> None:
     record = record_of(stopped().effects)
     del record["uncovered"]
     cohort = Cohort(ranks=2, samples=60, resume=Resume.read({**record, "last_closed_epoch": 0}))
-    cohort.ghost.closed = [0]
     cohort.run_until(lambda: cohort.sent(m.StartEpoch))
     assert cohort.co.book.first_live == 1 and cohort.co.book.pools[1].covered == 0
     assert {plan.plan.epoch for plan in cohort.sent(m.StartEpoch)} == {1}

@@ -16,14 +16,15 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.phases import WorkerPhase
 
-from support.collective import Together
+from support.cohort import Cohort
 from support.hand import messages, named
 from support.hand_collective import Joint, joint
 from support.old_ways_collective import OLD_WAYS
 from support.rank import Rank, of
+from support.runs import IN_PLACE
 
 
-def ended_well(cohort: Together) -> bool:
+def ended_well(cohort: Cohort) -> bool:
     """Everything is trained and merged."""
     return cohort.finish is not None and cohort.finish.status == "ok"
 
@@ -31,7 +32,7 @@ def ended_well(cohort: Together) -> bool:
 @OLD_WAYS.against("a_call_is_no_step")
 def test_an_ack_exceeds_the_count_of_the_arm() -> None:
     """17.1 #7, W-14, C-6: also of a rank that was synchronised while it waited for a plan."""
-    cohort = Together(ranks=3, samples=40)
+    cohort = Cohort(ranks=3, samples=40, **IN_PLACE)
     cohort.run()
 
     assert ended_well(cohort) and not cohort.co.refused
@@ -40,7 +41,7 @@ def test_an_ack_exceeds_the_count_of_the_arm() -> None:
 @OLD_WAYS.against("a_call_is_a_batch")
 def test_the_proof_of_a_call_is_no_step() -> None:
     """17.1 #8, W-14, C-8, I44: the schedule counts batches and nothing else."""
-    cohort = Together(ranks=2, samples=40)
+    cohort = Cohort(ranks=2, samples=40, **IN_PLACE)
     cohort.run()
 
     assert cohort.co.cycle.global_step == 40
@@ -71,10 +72,11 @@ def test_a_second_death_frees_everyone_again() -> None:
 @OLD_WAYS.against("something_follows_the_call")
 def test_nothing_touches_the_parameters_after_the_call() -> None:
     """17.1 #36, R-13, W-12: the average is complete when the call returns; the Update only says that it counts."""
-    cohort = Together(ranks=2, samples=40)
+    cohort = Cohort(ranks=2, samples=40, **IN_PLACE)
     cohort.run()
 
-    assert not [order for node in cohort.nodes.values() for order in node.orders if isinstance(order, fx.Adopt)]
+    orders = [order for process in cohort.processes for order in cohort.said[process.number]]
+    assert orders and not any(isinstance(order, fx.Adopt) for order in orders)
 
 
 @OLD_WAYS.against("any_ack_of_the_cycle_counts")

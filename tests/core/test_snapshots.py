@@ -19,43 +19,18 @@ from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError, LocalProtocolError
 from paceline.core.events import HelloReceived, Received, SnapshotTaken, StepDone
-from paceline.core.guard import GrowthGuard, NoGuard
+from paceline.core.guard import NoGuard
 from paceline.core.phases import RunPhase
 from paceline.core.plain import decode, encode
 from paceline.core.snapshots import freeze, thawed
 from paceline.core.worker import Worker
 
-from support.cohort import Cohort, Fault, hello
+from support.cohort import Cohort, Fault
 from support.hand import Hand, pending
-from support.runs import FAULTS, OF_ACTIONS, action_knobs, run_faults, run_knobs, schedules
+from support.runs import FAULTS, OF_ACTIONS, Swapping, action_knobs, run_faults, run_knobs, schedules
+from support.words import hello
 
 TESTS = Path(__file__).parents[1]
-
-
-class Swapping(Cohort):
-    """A cohort in which machines are replaced by their restored selves, through JSON, after the actions numbered in
-    `swaps`. `kept` are the snapshots at those moments, of who swaps and of who does not."""
-
-    def __init__(self, swaps: set[int], *, really: bool, grows: bool, **knobs: Any) -> None:
-        super().__init__(guard=GrowthGuard() if grows else None, **knobs)
-        self.swaps, self.really, self.grows, self.count = swaps, really, grows, 0
-        self.kept: list[Any] = []
-
-    def do(self, action: tuple[str, int]) -> None:
-        super().do(action)
-        self.count += 1
-        if self.count in self.swaps:
-            self.swap()
-
-    def swap(self) -> None:
-        self.kept.append([self.co.snapshot(), *(node.worker.snapshot() for node in self.nodes.values())])
-        if self.really:
-            kept = json.loads(json.dumps(self.co.snapshot()))
-            guard = GrowthGuard() if self.grows else None
-            self.co = Coordinator.restore(self.config, kept, engine=self.engine, guard=guard)
-            for node in self.nodes.values():
-                kept = json.loads(json.dumps(node.worker.snapshot()))
-                node.worker = Worker.restore(node.worker.settings, kept, engine=self.engine)
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
@@ -76,8 +51,7 @@ def _no_difference(
 
     plain, swapped = runs
     assert json.dumps(encode(plain.effects)) == json.dumps(encode(swapped.effects))
-    for rank, node in plain.nodes.items():
-        assert node.orders == swapped.nodes[rank].orders
+    assert plain.said == swapped.said
     assert plain.kept == swapped.kept
     assert plain.co.snapshot() == swapped.co.snapshot()
 
@@ -98,11 +72,11 @@ def test_a_snapshot_is_hashable_and_survives_json(made: dict[str, Any], schedule
     """Plain data only: nested tuples of None, truth values, numbers and text."""
     cohort = Cohort(**made)
     for choice in schedule:
-        actions = cohort.enabled()
+        actions = cohort.choices()
         if actions:
             cohort.do(actions[choice % len(actions)])
 
-    for snapshot in (cohort.co.snapshot(), *(node.worker.snapshot() for node in cohort.nodes.values())):
+    for snapshot in (cohort.co.snapshot(), *(process.worker.snapshot() for process in cohort.processes)):
         waiting: deque[Any] = deque([snapshot])
         while waiting:
             part = waiting.popleft()
@@ -181,7 +155,7 @@ def test_a_snapshot_of_something_else_is_refused(index: int, part: Any, said: st
 def test_a_worker_refuses_the_snapshot_of_another_incarnation() -> None:
     """N-6: its numbers would continue somebody else's lanes."""
     cohort = Cohort()
-    ours, theirs = (cohort.nodes[rank].worker for rank in (0, 1))
+    ours, theirs = (cohort.seats[rank].worker for rank in (0, 1))
     with pytest.raises(CheckpointError, match="incarnation"):
         Worker.restore(ours.settings, theirs.snapshot())
     with pytest.raises(CheckpointError, match="no snapshot of a worker"):
@@ -222,7 +196,7 @@ def test_what_is_not_plain_is_refused(thing: Any) -> None:
 
 def test_an_event_that_did_not_happen_leaves_no_record() -> None:
     """Local misuse changes nothing: neither time nor journal."""
-    worker = Cohort().nodes[0].worker
+    worker = Cohort().seats[0].worker
     worker.take_ready()
     before = worker.snapshot()
     with pytest.raises(LocalProtocolError):

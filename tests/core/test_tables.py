@@ -26,11 +26,12 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.roles import CHECKPOINT, EVALUATE, ROLES
 from paceline.core.tables import CYCLE, PEER, RUN, TABLES, WORKER, engine_for, machine_class
 
-from support.cohort import Cohort, Fault, hello
+from support.cohort import Cohort, Fault
 from support.hand import Hand, pending
 from support.hand_collective import Joint, joint
 from support.rank import NEXT, PLAN, Rank
 from support.taken import counted
+from support.words import hello
 
 STAMP: dict[str, Any] = {"run_id": b"\0" * 16, "generation": 1, "rank": 0, "incarnation": 1}
 
@@ -336,7 +337,7 @@ def _runs() -> None:
         chance = random.Random(seed)
         policy = chance.choice(["sync", "cadence", "async"])
         faults = [Fault(chance.randint(0, 120), kind, chance.randint(0, 2), chance.randint(0, 2))
-                  for kind in chance.sample(["kill", "poison", "abort", "leave", "stop", "freeze"], 2)]  # fmt: skip
+                  for kind in chance.sample(["crash", "poison", "abort", "leave", "stop", "pause"], 2)]  # fmt: skip
         cohort = Cohort(ranks=3, samples=chance.randint(4, 40), policy=policy)
         cohort.run([chance.randint(0, 9) for _ in range(200)], faults)
 

@@ -25,6 +25,7 @@ from paceline.core.errors import CheckpointError
 from paceline.core.journal import batch, head
 from paceline.core.ledger import Resume
 from paceline.core.plain import decode, encode
+from paceline.core.simulation.action import COORDINATOR
 from paceline.core.snapshots import freeze
 from paceline.core.worker import Worker
 from paceline.transports.journal_file import read_journal
@@ -98,7 +99,7 @@ def snapshot(data: bytes) -> None:
         cohort, restored = base(), None
     try:
         if data[0] & 1:
-            restored = Worker.restore(cohort.nodes[0].worker.settings, given)
+            restored = Worker.restore(cohort.seats[0].worker.settings, given)
         else:
             restored = Coordinator.restore(cohort.config, given)
     except CheckpointError:
@@ -134,7 +135,7 @@ def _resume_seeds() -> list[bytes]:
 def _plain_seeds() -> list[bytes]:
     cohort = base()
     co = cohort.co
-    things: list[Any] = [ev.Tick(), *cohort.nodes[0].records[:3], co.cycle.members, co.fenced, co.peers[0].climb,
+    things: list[Any] = [ev.Tick(), *cohort.records[0][:3], co.cycle.members, co.fenced, co.peers[0].climb,
                          co.book.holdings(0), float("nan"), b"\0\xff"]  # fmt: skip
     return [json.dumps(encode(thing)).encode() for thing in things]
 
@@ -142,10 +143,11 @@ def _plain_seeds() -> list[bytes]:
 @functools.cache
 def _journal_seeds() -> list[bytes]:
     cohort = base()
-    node = cohort.nodes[1]
-    batches = [Ready(tuple(cohort.records[at : at + 3]), tuple(cohort.effects[at : at + 6])) for at in range(0, 60, 12)]
-    orders = [Ready(tuple(node.records[:8]), ())]
-    return [_lines([head(cohort.co), *map(batch, batches)]), _lines([head(node.worker), *map(batch, orders)])]
+    records = cohort.records[COORDINATOR]
+    batches = [Ready(tuple(records[at : at + 3]), tuple(cohort.effects[at : at + 6])) for at in range(0, 60, 12)]
+    orders = [Ready(tuple(cohort.records[1][:8]), ())]
+    machines = ((cohort.co, batches), (cohort.seats[1].worker, orders))
+    return [_lines([head(machine), *map(batch, ready)]) for machine, ready in machines]
 
 
 def _lines(lines: Sequence[Any]) -> bytes:
@@ -157,7 +159,7 @@ def _snapshot_seeds() -> list[bytes]:
     cohort = base()
     return [
         b"\0" + json.dumps(cohort.co.snapshot()).encode(),
-        b"\1" + json.dumps(cohort.nodes[0].worker.snapshot()).encode(),
+        b"\1" + json.dumps(cohort.seats[0].worker.snapshot()).encode(),
     ]
 
 

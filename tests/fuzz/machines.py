@@ -95,13 +95,13 @@ def _states() -> tuple[Cohort, tuple[Any, ...], tuple[Any, ...]]:
     co, coordinator, worker = cohort.co, [], []
     moments = (
         lambda: co.cycle.pending, lambda: bool(co.voters), lambda: co.peers[0].steps > 0,
-        lambda: co.cycle.number >= 1 and co.cycle.pending, lambda: bool(cohort.uploaded),
+        lambda: co.cycle.number >= 1 and co.cycle.pending, lambda: bool(cohort.averager.values),
         lambda: co.cycle.finished >= 2, lambda: co.run.phase.name == "FINAL_EVAL" or cohort.finish is not None,
     )  # fmt: skip
     for moment in moments:
         cohort.run_until(moment)
         coordinator.append(co.snapshot())
-        worker.append((cohort.nodes[0].worker.settings, cohort.nodes[0].worker.snapshot()))
+        worker.append((cohort.seats[0].worker.settings, cohort.seats[0].worker.snapshot()))
     return cohort, tuple(coordinator), tuple(worker)
 
 

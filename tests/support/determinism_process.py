@@ -13,7 +13,7 @@ from paceline.core.roles import ROLES
 from support.cohort import Cohort, Fault
 
 POLICIES = ("cadence", "sync", "async")
-KINDS = ("kill", "cut", "poison", "abort", "leave")
+KINDS = ("crash", "cut", "poison", "abort", "leave")
 
 
 def main() -> None:
@@ -25,9 +25,7 @@ def main() -> None:
                         checkpoint_every=1, save_path="runs")  # fmt: skip
         faults = [Fault(choice.randrange(150), choice.choice(KINDS), choice.randrange(4)) for _ in range(2)]
         cohort.run([choice.randrange(12) for _ in range(400)], faults)
-        orders = [node.orders for _, node in sorted(cohort.nodes.items())]
-        for thing in (cohort.effects, orders):
-            said.update(json.dumps(encode(thing)).encode())
+        said.update(json.dumps(encode(cohort.said)).encode())
         said.update(json.dumps(cohort.co.snapshot()).encode())
     print(said.hexdigest())
 

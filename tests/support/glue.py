@@ -14,7 +14,7 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.config import Config
 
-from .cohort import hello
+from .words import hello
 
 HELLO = hello(60)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 
-from .cohort import DIGEST, hello
-from .ghost import check_declared
+from .words import DIGEST, alerts, check_declared, hello, messages, named
+
+__all__ = ["Hand", "alerts", "messages", "named", "pending"]
 
 
 class Hand:
@@ -48,8 +48,7 @@ class Hand:
         self.co.handle(event, self.now)
         effects = list(self.co.take_ready().effects)
         self.effects += effects
-        for effect in effects:
-            check_declared(effect)
+        check_declared(effects)
         return effects
 
     def knock(self, ranks: int) -> None:
@@ -183,19 +182,3 @@ def pending(ranks: int = 2, steps: int = 3, **knobs: Any) -> Hand:
         hand.complete(rank)
     assert hand.co.cycle.pending and hand.co.cycle.number == 1
     return hand
-
-
-def messages(effects: Iterable[Any], kind: type, rank: int | None = None) -> list[Any]:
-    """The messages of a kind among effects, to one rank or to any."""
-    sends = [e for e in effects if isinstance(e, fx.Send) and rank in (None, e.rank)]
-    return [e.message for e in sends if isinstance(e.message, kind)]
-
-
-def named(effects: Iterable[Any], name: str) -> list[dict[str, Any]]:
-    """The facts of the timeline events of a name among effects."""
-    return [e.facts for e in effects if isinstance(e, fx.Emit) and e.name == name]
-
-
-def alerts(effects: Iterable[Any], kind: str) -> list[fx.Alert]:
-    """The alerts of a kind among effects."""
-    return [e for e in effects if isinstance(e, fx.Alert) and e.kind == kind]

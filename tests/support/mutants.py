@@ -19,6 +19,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.engine import Row, Table
 from paceline.core.errors import InvariantError, LocalProtocolError
 from paceline.core.messages import Control
+from paceline.core.simulation.violation import Violation
 
 Patch = pytest.MonkeyPatch
 Change = Callable[[Patch], None]
@@ -62,8 +63,10 @@ class OldWays:
     def caught(self, name: str, test: Check, patch: Patch) -> None:
         """Fails unless the test fails with this old way put back."""
         self.changes[name](patch)
-        with pytest.raises(CAUGHT):
+        with pytest.raises((*CAUGHT, Violation)) as found:
             test()
+        cause = found.value.__cause__ if isinstance(found.value, Violation) else None
+        assert cause is None or isinstance(cause, CAUGHT), f"{name} makes a machine raise {cause!r}"
 
     def complete(self) -> None:
         """Fails unless each mutant has a test, and its docstring names the row."""

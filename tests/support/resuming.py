@@ -19,10 +19,9 @@ def record_of(effects: list[Any]) -> dict[str, Any]:
 
 
 def resumed(first: Cohort, **knobs: Any) -> Cohort:
-    """A cohort that goes on; its ghost knows what the first one's ghost has seen merged."""
+    """A cohort that goes on from the last record of one that has ended, which says what the first one's ghost saw."""
     cohort = Cohort(resume=Resume.read(record_of(first.effects)), save_path="runs", **knobs)
-    ghost = cohort.ghost
-    ghost.merged, ghost.trained = dict(first.ghost.merged), dict.fromkeys(first.ghost.merged, 1)
-    ghost.version, ghost.closed = first.ghost.version, list(first.ghost.closed)
-    ghost.realized = {0: first.ghost.version}
+    before, now = first.ghost, cohort.ghost
+    assert (set(now.merged), now.version, now.closed) == (set(before.merged), before.version, before.closed), "K-10"
+    assert now.uncounted == 0, "I44"
     return cohort

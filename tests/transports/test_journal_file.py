@@ -17,6 +17,7 @@ from paceline.core import journal
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError, InvariantError
+from paceline.core.simulation.action import COORDINATOR
 from paceline.transports.driver import CoordinatorDriver
 from paceline.transports.journal_file import JournalFile, read_journal
 from paceline.transports.memory import MemoryTransport
@@ -34,7 +35,7 @@ def written(path: Path, sync: str = "process") -> Coordinator:
     cohort = Cohort(ranks=2)
     co = Coordinator(cohort.config, now=100.0)
     file = JournalFile(path, co, sync=sync)
-    for second, event in cohort.records:
+    for second, event in cohort.records[COORDINATOR]:
         co.handle(event, second)
         file.append(co.take_ready())
     file.close()

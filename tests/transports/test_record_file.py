@@ -11,6 +11,7 @@ import pytest
 
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError
+from paceline.core.simulation.action import COORDINATOR
 from paceline.core.worker import Worker
 from paceline.transports.record_file import RunRecord, is_record, read_record, replay_record
 
@@ -22,8 +23,8 @@ def recorded(path: Path) -> None:
     cohort = Cohort(ranks=2, num_epochs=1, samples=24)
     cohort.run()
     machines: list[tuple[Coordinator | Worker, list[tuple[float, object]]]] = [
-        (Coordinator(cohort.config, now=100.0), list(cohort.records)),
-        *((Worker.create(node.worker.settings, 100.0), list(node.records)) for node in cohort.nodes.values()),
+        (Coordinator(cohort.config, now=100.0), list(cohort.records[COORDINATOR])),
+        *((Worker.create(p.worker.settings, 100.0), list(cohort.records[p.number])) for p in cohort.processes),
     ]
     files = [RunRecord(path, machine) for machine, _ in machines]
     while any(events for _, events in machines):
@@ -97,7 +98,7 @@ def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path: Path, monkeypatch
     cohort = Cohort(ranks=1)
     co = Coordinator(cohort.config, now=100.0)
     file = RunRecord(tmp_path / "r", co)
-    co.handle(cohort.records[0][1], 100.0)
+    co.handle(cohort.records[COORDINATOR][0][1], 100.0)
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "no space left")

@@ -1,12 +1,11 @@
 """Coordinator and workers that average in place, joined: whatever breaks in a call, no step is lost or counted twice.
 
-The data plane is the stand-in of `support/collective.py`. After each Update it compares what the parameters of a rank
-are made of with what is covered; the other checks are those of `support/ghost.py`, after every event.
+The checks are those of `World`, after every action: what the parameters of a rank must be by what is covered is among
+them, and the machines are compared with a record that is not their own.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -14,16 +13,13 @@ from hypothesis import strategies as st
 
 from paceline.core import effects as fx
 from paceline.core import messages as m
-from paceline.core.coordinator import Coordinator
-from paceline.core.worker import Worker
 
-from support.cohort import Fault
-from support.collective import Together
-from support.runs import Thorough, action_knobs, run_faults, schedules
+from support.cohort import Cohort, Fault
+from support.runs import IN_PLACE, Swapping, action_knobs, run_faults, schedules, whole_passes
 
 SCHEDULES = schedules(300)
-DEATHS = ("kill", "doom", "doom", "raise", "cut")
-ALL = (*DEATHS, "start", "start", "leave", "mute", "poison", "freeze", "hang", "stop", "checkpoint", "evaluate")
+DEATHS = ("crash", "doom", "doom", "fail", "cut")
+ALL = (*DEATHS, "join", "join", "leave", "withhold", "poison", "pause", "hang", "stop", "checkpoint", "evaluate")
 SLOW = [HealthCheck.too_slow]
 
 
@@ -54,7 +50,7 @@ def test_every_run_ends_and_each_consensus_holds_what_is_covered(
 ) -> None:
     """R-13, R-15, M-19: I38, I42, I43, I44, I46, I48, I52, I59, and after every event I1, I2, I4, I6 to I14, I19 to
     I21, I41, I45."""
-    Together(**made).run(schedule, struck)
+    Cohort(**{**IN_PLACE, **made}).run(schedule, struck)
 
 
 @settings(max_examples=40, suppress_health_check=SLOW)
@@ -63,7 +59,7 @@ def test_callbacks_see_a_consensus_that_counts(
     made: dict[str, Any], more: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
     """I16, I17, I24, W-14: what acts on a consensus that is taken back acts again."""
-    Together(**made, **more).run(schedule, struck)
+    Cohort(**{**IN_PLACE, **made, **more}).run(schedule, struck)
 
 
 @settings(max_examples=40, suppress_health_check=SLOW)
@@ -75,10 +71,10 @@ def test_one_death_inside_a_call_costs_nothing(
     left may hear that their call failed before anybody hears of the death; once that is known one renewal is enough,
     and the end of the run may overtake its id (M-31)."""
     made["min_ranks"] = 1
-    cohort = Together(**made)
+    cohort = Cohort(**{**IN_PLACE, **made})
     cohort.run(schedule, [Fault(when, "doom", rank, how)])
 
-    assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.ambiguous
+    assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.ghost.ambiguous
     assert cohort.co.deaths <= 1 and not cohort.co.violations
     # M-31: the run may be over before the generator answers; what it says then is too late, and nobody's fault.
     late = "SessionIdGenerated: it was not asked, or is too late"
@@ -94,8 +90,8 @@ def test_calls_that_fail_are_repeated_until_they_count(
     made: dict[str, Any], schedule: bytes, failures: list[tuple[int, int]]
 ) -> None:
     """R-15, R-18, I28: nobody dies of it, and all of it is covered without one batch trained again."""
-    cohort = Together(**made)
-    cohort.run(schedule, [Fault(when, "raise", rank) for when, rank in failures])
+    cohort = Cohort(**{**IN_PLACE, **made})
+    cohort.run(schedule, [Fault(when, "fail", rank) for when, rank in failures])
 
     assert cohort.finish is not None and cohort.finish.status == "ok"
     assert not cohort.events("Died") and cohort.co.book.replayed == 0
@@ -106,8 +102,8 @@ def test_calls_that_fail_are_repeated_until_they_count(
 def test_newcomers_disturb_nobody(made: dict[str, Any], schedule: bytes, first: int, second: int) -> None:
     """I28, I30, M-25: whenever they come; what they are given is never counted."""
     made["elastic"] = True
-    cohort = Together(**made)
-    cohort.run(schedule, [Fault(first, "start", 9), Fault(second, "start", 9)])
+    cohort = Cohort(**{**IN_PLACE, **made})
+    cohort.run(schedule, [Fault(first, "join", 9), Fault(second, "join", 9)])
 
     assert cohort.finish is not None and cohort.finish.status == "ok" and cohort.co.book.replayed == 0
     assert not cohort.co.violations and not cohort.co.refused and not cohort.sent(m.RequestState)
@@ -118,14 +114,13 @@ def test_newcomers_disturb_nobody(made: dict[str, Any], schedule: bytes, first: 
 def test_both_engines_give_the_same_effects(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """I25: the tables mean the same on `transitions` as compiled."""
     made.update(samples=min(made["samples"], 20), num_epochs=1)
-    runs = [Together(engine=engine, **made) for engine in ("compiled", "transitions")]
+    runs = [Cohort(engine=engine, **{**IN_PLACE, **made}) for engine in ("compiled", "transitions")]
     for cohort in runs:
         cohort.run(schedule, struck)
 
     assert runs[0].effects == runs[1].effects
     assert runs[0].co.snapshot() == runs[1].co.snapshot()
-    for rank, node in runs[0].nodes.items():
-        assert node.orders == runs[1].nodes[rank].orders
+    assert runs[0].said == runs[1].said
 
 
 @settings(max_examples=25, suppress_health_check=SLOW)
@@ -134,43 +129,22 @@ def test_a_restored_machine_goes_on_as_the_one_it_replaces(
     made: dict[str, Any], more: dict[str, Any], schedule: bytes, struck: list[Fault], swaps: set[int]
 ) -> None:
     """I25: in the middle of a call, of a renewal, of what may be taken back."""
-    runs = [_Swapping(swaps if really else set(), **made, **more) for really in (False, True)]
+    runs = [Swapping(swaps, really=really, **{**IN_PLACE, **made, **more}) for really in (False, True)]
     for cohort in runs:
         cohort.run(schedule, struck)
 
     assert runs[0].effects == runs[1].effects
     assert runs[0].co.snapshot() == runs[1].co.snapshot()
-    for rank, node in runs[0].nodes.items():
-        assert node.orders == runs[1].nodes[rank].orders
-
-
-class _Swapping(Together):
-    """After these actions every machine is replaced by its restored self."""
-
-    def __init__(self, swaps: set[int], **knobs: Any) -> None:
-        super().__init__(**knobs)
-        self.swaps = swaps
-
-    def do(self, action: tuple[str, int]) -> None:
-        super().do(action)
-        if len(self.log) in self.swaps:
-            self.co = Coordinator.restore(self.config, json.loads(json.dumps(self.co.snapshot())))
-            for node in self.nodes.values():
-                kept = json.loads(json.dumps(node.worker.snapshot()))
-                node.worker = Worker.restore(node.worker.settings, kept)
+    assert runs[0].said == runs[1].said
 
 
 @settings(max_examples=25, suppress_health_check=SLOW)
-@given(knobs(), SCHEDULES, faults(("kill", "doom", "raise", "leave", "start")))
+@given(knobs(), SCHEDULES, faults(("crash", "doom", "fail", "leave", "join")))
 def test_the_short_pass_changes_nothing(made: dict[str, Any], schedule: bytes, struck: list[Fault]) -> None:
     """C-4: the whole pass after every event gives the same effects."""
     made["beacon_s"] = 1e6  # one that falls due between two ticks leaves with the next pass, whichever that is
-    quick, thorough = Together(**made), _Thorough(**made)
-    for cohort in (quick, thorough):
+    quick, thorough = (Cohort(**{**IN_PLACE, **made}) for _ in range(2))
+    for cohort in (quick, whole_passes(thorough)):
         cohort.run(schedule, struck)
 
     assert quick.effects == thorough.effects
-
-
-class _Thorough(Thorough, Together):
-    """Every pass is whole."""

@@ -17,8 +17,8 @@ from paceline.core.cycle import MAX_ATTEMPTS
 from paceline.core.membership import Sentence
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
-from support.cohort import hello
 from support.hand import Hand, alerts, messages, named, pending
+from support.words import hello
 
 
 def fenced(hand: Hand) -> int:

@@ -11,10 +11,12 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.phases import PeerPhase, RunPhase
 from paceline.core.roles import ROLES
+from paceline.core.simulation.setup import STATEFUL
 
-from support.cohort import hello
-from support.elastic import STATEFUL, Elastic
+from support.cohort import Cohort
 from support.hand import Hand, messages, named
+from support.runs import CLIMB
+from support.words import hello
 
 
 def knock(hand: Hand, rank: int | None = None, **changes: Any) -> list[Any]:
@@ -287,11 +289,11 @@ def test_without_a_voter_joiners_cannot_go_on() -> None:
 @pytest.mark.parametrize("is_stateful", [False, True])
 def test_a_killed_rank_comes_back_and_trains(policy: str, is_stateful: bool) -> None:
     """M-22 to M-25, I42, with real workers."""
-    cohort = Elastic(ranks=2, samples=160, num_epochs=3, policy=policy, stateful=is_stateful, max_batch_diff=8)
+    cohort = Cohort(ranks=2, samples=160, num_epochs=3, policy=policy, stateful=is_stateful, max_batch_diff=8, **CLIMB)
     cohort.run_until(lambda: cohort.co.cycle.version == 2)
-    cohort.kill(1)
+    cohort.strike("crash", 1)
     cohort.run_until(lambda: cohort.co.voters == [0])
-    assert cohort.start(1)
+    cohort.strike("join", 1)
     cohort.run_until(lambda: cohort.co.voters == [0, 1])
     cohort.run()
     assert cohort.finish is not None and cohort.finish.status == "ok" and cohort.co.peers[1].merges > 0

@@ -17,11 +17,13 @@ from paceline.core import messages as m
 from paceline.core.detector import Learned, Limits
 from paceline.core.ladder import Climb, Stage, learned, next_due
 from paceline.core.phases import CyclePhase, PeerPhase
+from paceline.core.simulation.action import act
 
 from support import duties
-from support.elastic import Elastic
+from support.cohort import Cohort
 from support.hand import Hand, messages, named, pending
 from support.rank import Rank, reports
+from support.runs import CLIMB
 
 
 def said(effects: list[Any], *names: str) -> list[tuple[str, int, str]]:
@@ -142,6 +144,19 @@ def test_each_stage_has_a_clock_of_its_own() -> None:
     hand.ack(0)
     assert hand.co.cycle.version == 1
     assert [len(d) for d in hand.co.peers[0].climb.durations[:3]] == [2, 1, 2], "formation counts too"
+
+
+def test_an_upload_that_overtakes_the_report_of_its_copy_is_owed_no_more() -> None:
+    """M-10, M-14, I35: bulk and reports are two connections. Whose last block came first waits for others, and is
+    neither suspected nor excluded; in the next attempt both are owed again."""
+    hand = owes_snapshot(laggards="exclude")
+    hand.feed(ev.RoundProgress(hand.co.cycle.key, 0, 50, True))
+    hand.ready(0)
+    assert hand.co.peers[0].climb.stage is None and said(hand.tick(200)) == []
+    hand.feed(ev.RoundAborted(hand.co.cycle.key, 0, "again"))
+    assert hand.co.cycle.attempt == 1
+    hand.ready(0)
+    assert hand.co.peers[0].climb.stage == Stage.UPLOAD
 
 
 def test_moving_bytes_are_evidence() -> None:
@@ -376,16 +391,17 @@ def test_shipped_steps_of_an_excluded_rank_wait_in_limbo() -> None:
 @given(st.integers(0, 3), st.sampled_from(["cadence", "async"]), st.integers(80, 240))
 def test_a_rank_that_hangs_for_a_while_is_a_voter_again(rank: int, policy: str, when: int) -> None:
     """I35, I31 with real workers: whoever is excluded comes back and is promoted; nobody dies, nothing is lost."""
-    cohort = Elastic(ranks=4, samples=400, num_epochs=2, policy=policy, laggards="exclude", anchor=3)
+    cohort = Cohort(ranks=4, samples=400, num_epochs=3, policy=policy, laggards="exclude", stateful=True, **CLIMB)
     cohort.step_s = 0.04  # so that the others are not done before the hang is over
     actions = iter(range(10**6))
     cohort.run_until(lambda: next(actions) >= when)
-    cohort.hang(rank, 14.0)
+    cohort.hung[rank] = cohort.now + 14.0
+    cohort.do(act("hang", rank))
     fair = random.Random(when)  # the dullest schedule would starve the highest rank
     cohort.run(fair.randbytes(30_000))
 
     assert cohort.finish is not None and cohort.finish.status == "ok" and not cohort.events("Died")
-    assert len(cohort.facts("Promoted")) == 4 + len(cohort.facts("Excluded"))
+    assert len(cohort.events("Promoted")) == 4 + len(cohort.events("Excluded"))
 
 
 def epoch_begins(**knobs: Any) -> Hand:

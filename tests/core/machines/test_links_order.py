@@ -17,9 +17,9 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.cycle import MAX_ATTEMPTS
 from paceline.core.phases import CyclePhase, PeerPhase, WorkerPhase
 
-from support.cohort import hello
 from support.hand import Hand, alerts, messages, named, pending
 from support.rank import Rank, of
+from support.words import hello
 
 J, W, T, P, D = (
     WorkerPhase.JOINING, WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED, WorkerPhase.DRAINING,

@@ -18,8 +18,8 @@ from paceline.core.errors import LocalProtocolError
 from paceline.core.phases import PeerPhase, RunPhase
 from paceline.core.schema import EntryClass, Schema, SchemaEntry, dataset_signature
 
-from support.cohort import hello
 from support.hand import Hand, alerts, messages, named, pending
+from support.words import hello
 
 OTHER = Schema(entries=(SchemaEntry(name="w", cls=EntryClass.PARAM, shape=(3,), dtype="float32"),))
 

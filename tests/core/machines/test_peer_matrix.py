@@ -15,8 +15,8 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.phases import PeerPhase
 
-from support.cohort import hello
 from support.hand import Hand, alerts, named, pending
+from support.words import hello
 
 J, V, L, X, D = PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING, PeerPhase.EXITED, PeerPhase.DEAD
 RANK = 1

@@ -17,10 +17,10 @@ from paceline.core.explain import explain
 from paceline.core.phases import PeerPhase, RunPhase, WorkerPhase
 from paceline.core.worker_link import pause_s
 
-from support.cohort import hello
 from support.hand import Hand, alerts, messages, named, pending
 from support.hand_collective import joint
 from support.rank import RUN, Rank
+from support.words import hello
 
 GRACE_S = 5.0
 

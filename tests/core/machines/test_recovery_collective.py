@@ -13,10 +13,10 @@ from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
 
-from support.cohort import hello
 from support.hand import messages, named
 from support.hand_collective import Joint, asked, joint
 from support.rank import Rank, of, reports
+from support.words import hello
 
 GRACE_S = 30.0
 

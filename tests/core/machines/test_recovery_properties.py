@@ -1,8 +1,8 @@
 """Links that break at any moment, and a coordinator that dies between any two effects (M-40 to M-45, N-9, N-10).
 
 Every property is asked of both kinds of averaging: of ranks that ship copies, and of ranks that average in place, where
-a call goes on while links or the coordinator are gone. The checks are those of `support/ghost.py`, `support/mended.py`
-and `support/collective.py`, named by invariant, after every event.
+a call goes on while links or the coordinator are gone. The checks are those of `World`, named by invariant, after
+every action.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.cohort import Fault
-from support.lasting import Lasting
-from support.mended import Mended
+from support.runs import IN_PLACE, LASTING, Filed, schedules
 from support.runs import recovery_faults as faults
-from support.runs import schedules
 
 SCHEDULES = schedules(300)
 SLOW = [HealthCheck.too_slow]
@@ -26,13 +24,16 @@ SLOW = [HealthCheck.too_slow]
 
 @attrs.frozen
 class Averaging:
-    """A kind of averaging: its cohort, the policies it has (G-11), what can go wrong with it, and how many sessions a
+    """A kind of averaging: its knobs, the policies it has (G-11), what can go wrong with it, and how many sessions a
     run without a death makes."""
 
-    cohort: type[Mended]
+    fixed: dict[str, Any]
     policies: tuple[str, ...]
     faults: tuple[str, ...]
     sessions: int
+
+    def cohort(self, **made: Any) -> Filed:
+        return Filed(**{**self.fixed, **made})
 
     def knobs(self) -> st.SearchStrategy[dict[str, Any]]:
         """Small runs of every policy."""
@@ -57,20 +58,20 @@ def _knobs(draw: st.DrawFn, kind: Averaging) -> dict[str, Any]:
 
 
 COPIES = Averaging(
-    Mended, ("cadence", "sync", "async", "unprogressive"),
-    ("crash", "crash", "sever", "kill", "start", "leave", "hang", "poison", "abort", "stop"), sessions=0,
+    LASTING, ("cadence", "sync", "async", "unprogressive"),
+    ("die", "die", "cut", "crash", "join", "leave", "hang", "poison", "abort", "stop"), sessions=0,
 )  # fmt: skip
-IN_PLACE = Averaging(
-    Lasting, ("cadence", "cadence", "sync"),
-    ("crash", "crash", "sever", "sever", "kill", "doom", "raise", "mute", "start", "leave", "hang", "poison", "stop"),
+CALLS = Averaging(
+    {**IN_PLACE, **LASTING}, ("cadence", "cadence", "sync"),
+    ("die", "die", "cut", "cut", "crash", "doom", "fail", "withhold", "join", "leave", "hang", "poison", "stop"),
     sessions=1,
 )  # fmt: skip
-both = pytest.mark.parametrize("kind", [COPIES, IN_PLACE], ids=["copies", "in_place"])
+both = pytest.mark.parametrize("kind", [COPIES, CALLS], ids=["copies", "in_place"])
 
 
 @both
 @settings(max_examples=25, suppress_health_check=SLOW)
-@given(st.data(), SCHEDULES, faults(("sever",), 6))
+@given(st.data(), SCHEDULES, faults(("cut",), 6))
 def test_a_link_that_breaks_costs_nothing(
     kind: Averaging, data: st.DataObject, schedule: bytes, struck: list[Fault]
 ) -> None:
@@ -86,7 +87,7 @@ def test_a_link_that_breaks_costs_nothing(
 
 @both
 @settings(max_examples=40, suppress_health_check=SLOW)
-@given(st.data(), SCHEDULES, faults(("crash", "crash", "crash", "sever"), 4))
+@given(st.data(), SCHEDULES, faults(("die", "die", "die", "cut"), 4))
 def test_a_coordinator_that_dies_anywhere_loses_nothing(
     kind: Averaging, data: st.DataObject, schedule: bytes, struck: list[Fault]
 ) -> None:
@@ -100,7 +101,7 @@ def test_a_coordinator_that_dies_anywhere_loses_nothing(
 
 @both
 @settings(max_examples=10, suppress_health_check=SLOW)
-@given(st.integers(1, 3), st.integers(12, 40), faults(("crash", "sever"), 4))
+@given(st.integers(1, 3), st.integers(12, 40), faults(("die", "cut"), 4))
 def test_with_windows_of_fixed_length_the_versions_are_those_of_the_run_without_the_crash(
     kind: Averaging, ranks: int, samples: int, struck: list[Fault]
 ) -> None:
@@ -128,7 +129,7 @@ def test_deaths_joins_failures_and_crashes_together_still_end(
 
 @both
 @settings(max_examples=4, suppress_health_check=SLOW)
-@given(st.data(), SCHEDULES, faults(("crash", "sever"), 3))
+@given(st.data(), SCHEDULES, faults(("die", "cut"), 3))
 def test_both_engines_recover_alike(
     kind: Averaging, data: st.DataObject, schedule: bytes, struck: list[Fault]
 ) -> None:

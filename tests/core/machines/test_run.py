@@ -445,7 +445,7 @@ def test_metrics_of_a_plan_that_is_not_held_change_nothing() -> None:
 def test_a_killed_rank_costs_nothing_but_time(policy: str, when: int) -> None:
     """Issue 2, I42: every sample merged exactly once, the steps that died with the rank are trained again."""
     cohort = Cohort(ranks=2, samples=40, policy=policy)
-    cohort.run(faults=[Fault(when, "kill", 1, 1)])
+    cohort.run(faults=[Fault(when, "crash", 1, 1)])
     assert cohort.finish is not None and cohort.finish.status == "ok"
 
 

@@ -11,9 +11,9 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
-from support.cohort import hello
 from support.hand import alerts, messages, named
 from support.hand_collective import SICK, Joint, asked, covered, joint, lost
+from support.words import hello
 
 # --- joins (M-23 to M-25, M-31) -----------------------------------------------------------------------------------
 

@@ -204,6 +204,16 @@ def test_a_stall_has_one_dump_and_one_decision_to_save() -> None:
             watch.see([Turn(COORDINATOR, ev.Tick(), effects)], 9e3, None)
 
 
+def test_a_cycle_that_was_tried_too_often_stalls_before_its_ceiling() -> None:
+    """I32, R-18: no time has passed, but the attempt that fails is the 33rd."""
+    world = World(Setup())
+    while world.finish is None:
+        fails = world.co.cycle.number == 1 and world.co.cycle.pending
+        world.do(act("abort") if fails else world.enabled()[0])
+
+    assert world.finish.status == "saved" and world.watch.stalled and world.co.cycle.attempt == 32
+
+
 def test_a_world_that_jumps_is_not_watched() -> None:
     """What led to a state that was loaded is not known."""
     world = World(Setup(ranks=2, samples=12))
