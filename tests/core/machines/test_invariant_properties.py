@@ -11,8 +11,8 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.phases import PeerPhase
 
-from support.cohort import hello
 from support.hand import Hand, messages
+from support.words import hello
 
 LADDER = ("Suspect", "Nudge", "Excluded", "Stalled")
 

@@ -12,8 +12,8 @@ from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
 from paceline.core.phases import PeerPhase, RunPhase
 
-from support.cohort import hello
 from support.hand import Hand, alerts, messages
+from support.words import hello
 
 
 def back(hand: Hand, snapshot: Any) -> None:

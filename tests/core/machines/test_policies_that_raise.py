@@ -18,8 +18,8 @@ from paceline.core.cadence import Balancer
 from paceline.core.guard import LevelGuard
 from paceline.core.phases import CyclePhase, PeerPhase
 
-from support.cohort import hello
 from support.hand import Hand, alerts, messages, named
+from support.words import hello
 
 KNOBS: dict[str, Any] = dict(callbacks=("epoch",), save_path="/x", checkpoint_every=1, anchor=3, max_ranks=3)
 
