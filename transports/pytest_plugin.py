@@ -6,7 +6,7 @@ pytest loads this module in every session of everybody who has paceline installe
 before anything is collected. So it imports nothing of paceline, and adds nothing unless a kit was asked for by its
 name: a project may have a `--transport` of its own.
 
-The kits of all floors have their options here; what makes tests of their checks is `core.conformance.pytest_kit`.
+The kits of all floors have their options here; what makes tests of their checks is `pytest_kit` beside this file.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "paceline.backends.conformance": {
         "--averager": {"metavar": "NAME", "help": "the averager to check: an installed one, or module:class"},
     },
-    "paceline.core.conformance.policies": {
-        "--policy": {"metavar": "MODULE:FACTORY", "help": "the policy to check; a class is a factory"},
+    "paceline.transports.pytest_policies": {
+        "--policy": {"metavar": "NAME", "help": "the policy to check: one that ships, or module:factory"},
         "--kind": {"choices": ["cadence", "guard", "detector"], "help": "what it decides"},
     },
 }
-"""For each package of checks its options, as `argparse` takes them."""
+"""For each package or module of checks its options, as `argparse` takes them."""
 
 LEVEL = {"default": "L3", "choices": ["L0", "L1", "L2", "L3"], "help": "how deep to check"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ...core.conformance import Kit
-from ...core.conformance.pytest_kit import Judge, kit_tests, option
+from ...transports.pytest_kit import Judge, kit_tests, option
 from . import KIT, averager_named, check_averager
 
 __all__: list[str] = []

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 
 from paceline.backends.cli import cli
 from paceline.core.conformance import Level, Outcome, Report, Status
-from paceline.core.conformance.pytest_kit import kit_tests
 from paceline.core.errors import ConfigError
 from paceline.transports.conformance import KIT
+from paceline.transports.pytest_kit import kit_tests
 
 ROOT = Path(__file__).parents[2]
 PUBLIC_ONLY = sorted(

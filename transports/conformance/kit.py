@@ -117,13 +117,16 @@ def bench_for(target: str, **options: Any) -> Bench:
     `options` are further fields of the bench.
 
     Raises:
-        ConfigError: the target has neither form. A transport that cannot be made is found by a check of L0.
+        ConfigError: the target has neither form, or there is no such factory. A transport that cannot be found by its
+            scheme, or that its factory fails to make, is a matter of the checks of L0.
     """
     factory, _, url = target.partition("@")
     if "://" in factory or ":" not in factory:
         factory, url = "", target
     if "://" not in url:
         raise ConfigError(f"{target!r} is no transport: write scheme://address or module:factory@scheme://address")
+    if factory:
+        named(factory, "transport")
 
     @asynccontextmanager
     async def fresh() -> AsyncIterator[tuple[Transport, str]]:
@@ -136,7 +139,7 @@ def make_transport(address: str) -> Transport:
     """The transport that `Bench.address` stands for."""
     if "://" in address:
         return find_transport(address)
-    transport: Transport = named(address, "the transport")()
+    transport: Transport = named(address, "transport")()
     return transport
 
 

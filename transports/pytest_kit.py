@@ -5,7 +5,8 @@ package of checks has a module that pytest collects, of a few lines:
 
     pytest_generate_tests, test_codec = kit_tests(lambda config: (KIT, judge_of(config.getoption("--codec"))))
 
-and its options a line in `paceline.transports.pytest_plugin`.
+and its options an entry in `paceline.transports.pytest_plugin`. The kits themselves know nothing of pytest: those of
+policies are on the floor of core, and what makes tests of them is `pytest_policies` beside this file.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from .kit import Kit, Level
-from .report import Report, Status
+from ..core.conformance import Kit, Level, Report, Status
 
 __all__ = ["Asked", "Judge", "kit_tests", "option"]
 
