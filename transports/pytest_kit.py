@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from ..core.conformance import Kit, Level, Report, Status
+from ..core.errors import ConfigError
 
 __all__ = ["Asked", "Judge", "kit_tests", "option"]
 
@@ -27,10 +28,10 @@ Asked = Callable[[pytest.Config], tuple[Kit[Any], Judge]]
 
 
 def option(config: pytest.Config, name: str, example: str) -> str:
-    """An option without which there is nothing to check. `pytest.UsageError` with an example if it is not given."""
+    """An option without which there is nothing to check. `ConfigError` with an example if it is not given."""
     given: str | None = config.getoption(name)
     if given is None:
-        raise pytest.UsageError(f"what is to be checked? give {name}, such as {name} {example}")
+        raise ConfigError(f"what is to be checked? give {name}, such as {name} {example}")
     return given
 
 
@@ -38,7 +39,11 @@ def kit_tests(asked: Asked) -> tuple[Callable[[pytest.Metafunc], None], Callable
     """The two names that a module of tests needs: `pytest_generate_tests`, and the test, whose name is free."""
 
     def generate(metafunc: pytest.Metafunc) -> None:
-        kit, judge = asked(metafunc.config)
+        try:
+            kit, judge = asked(metafunc.config)
+        except ConfigError as mistake:
+            # Shown as it is; any other exception would be shown with a traceback through files of paceline.
+            raise pytest.Collector.CollectError(str(mistake)) from None
         checks = kit.select(level=Level[metafunc.config.getoption("--level")])
         names = [f"{check.id}-{check.name}" for check in checks]
         metafunc.parametrize(("judge", "check"), [(judge, check.id) for check in checks], ids=names)

@@ -11,6 +11,7 @@ The kits of all floors have their options here; what makes tests of their checks
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,10 +41,12 @@ LEVEL = {"default": "L3", "choices": ["L0", "L1", "L2", "L3"], "help": "how deep
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Add the options of the kits that the command line names, and of no other."""
+    """Add the options of the kits that the command line names, and of no other. Modules of the working directory are
+    then found, as by `paceline conform`: a plug-in that is not installed lies there."""
     asked = [name for name in OPTIONS if any(argument.partition("::")[0] == name for argument in args)]
     if not asked:
         return
+    sys.path.insert(0, str(early_config.invocation_params.dir))
     group = parser.getgroup("paceline", "conformance kits of paceline")
     for option, described in (each for name in asked for each in OPTIONS[name].items()):
         group.addoption(option, **described)

@@ -18,7 +18,7 @@ from typing import Any
 from ...core.conformance import Level, Outcome, Report, run_kit
 from ...core.conformance.named import named
 from ...core.errors import ConfigError
-from ..averager import Averager, find_averager
+from ..averager import Averager, find_averager, known_averagers
 from ..in_place import InPlaceAverager
 from . import contract, faults, in_place, in_place_faults, sums
 from .hosts import hosting
@@ -34,6 +34,9 @@ CHECKED = (contract, sums, faults, in_place, in_place_faults)
 def averager_named(name: str) -> Any:
     """The class of an installed averager by its name, or what `module:class` names. Raises `ConfigError` if there is
     none."""
+    if ":" not in name and name not in known_averagers():
+        installed = ", ".join(known_averagers())
+        raise ConfigError(f"there is no averager {name!r}; installed are {installed}; another is named module:class")
     return named(name, "averager") if ":" in name else find_averager(name)
 
 

@@ -25,7 +25,7 @@ SLIPS = ("TypeError", "NameError", "AttributeError", "the whole check")
 """Words of a failure that says nothing: a mistake in the broken plug-in itself, and a hang that the limit ends."""
 
 MEANT = ("unexpected keyword argument", "not JSON serializable")
-"""What Python says of a signature that is too short, and of a record that holds objects: faults that checks look for."""
+"""What Python says of a signature that is too short, and of a record that holds objects: checks look for both."""
 
 
 def ensure_caught(outcome: Outcome) -> None:

@@ -82,11 +82,15 @@ def test_a_mistake_of_the_caller_is_one_of_configuration(words: tuple[str, ...],
         conform(*words)
 
 
+def cannot_be_made() -> None:
+    raise OSError("the device is not there")
+
+
 def test_a_transport_that_cannot_be_made_fails_at_the_door_and_is_judged_no_further() -> None:
-    code, text = conform("no_such_module:Transport@memory://x", "--level", "L1")
+    code, text = conform(f"{__name__}:cannot_be_made@memory://x", "--level", "L1")
 
     assert code == 1
-    assert "No module named 'no_such_module'" in text
+    assert "OSError: the device is not there" in text
     assert len(re.findall(r"L1 not checked", text)) == sum(check.level is Level.L1 for check in KIT.checks)
 
 
@@ -194,11 +198,12 @@ def private_in(file: Path) -> Iterator[str]:
                 inside = {info.name for info in pkgutil.iter_modules(getattr(sys.modules[module], "__path__", ()))}
                 yield from (f"{module}.{name}" for name in names if name not in public and name not in inside)
         elif isinstance(node, ast.Attribute) and re.match(r"_(?!_)", node.attr) and node.attr not in own:
-            yield node.attr
+            yield from [] if isinstance(node.value, ast.Name) and node.value.id == "self" else [node.attr]
 
 
 def test_kits_and_examples_ask_for_nothing_private() -> None:
     """What they can reach, a plug-in author can."""
     private = {f"{file.parent.name}/{file.name}: {name}" for file in PUBLIC_ONLY for name in private_in(file)}
 
-    assert private == {"conformance/peer.py: _exit"}, "os._exit is how a process ends without a word"
+    ends = {"conformance/peer.py: _exit", "conformance/host.py: _exit"}
+    assert private == ends, "os._exit is how a process ends without a word"

@@ -82,7 +82,9 @@ def test_anything_else_that_is_raised_is_an_error_and_ends_nothing() -> None:
     report = run_kit(kit, Box(), target="box", claims={"large": False, "loud": False})
 
     assert [(each.id, each.status) for each in report.outcomes] == [("B101", Status.ERROR), ("B102", Status.PASSED)]
-    assert report.outcomes[0].message == "ZeroDivisionError: integer division or modulo by zero"
+    assert report.outcomes[0].message == (
+        "ZeroDivisionError: integer division or modulo by zero, in <lambda> (test_conformance.py:79)"
+    )
 
 
 def later(box: Box) -> None:
@@ -266,7 +268,7 @@ def test_raising_takes_the_right_kind_with_the_right_words() -> None:
     ("error", "text"),
     [
         (None, "a dial raised nothing where TransportError is due"),
-        (ValueError("x"), r"a dial raised ValueError \(x\) where TransportError is due"),
+        (ValueError("x"), r"a dial raised ValueError: x, in \w+ \(test_conformance.py:\d+\), where TransportError is due"),
         (TransportError("nobody"), "does not name 'box:1': nobody"),
         (CheckFailed("other"), "^other$"),
     ],

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, raising, run_kit
+from ...core.conformance.blame import leaves, place_of
 from ...core.conformance.named import named
 from ...core.errors import ConfigError
 from ..api import Capabilities, Channel, Credentials, Transport
@@ -37,7 +38,7 @@ PAGE = "guides/write-a-transport.md"
 
 KIT: Kit[Bench] = Kit(
     name="transport",
-    version=2,
+    version=3,
     capabilities={
         "across_processes": "another process of this host can dial the listener's URL",
         "across_hosts": "the listener's URL names a host, so that other hosts can dial it",
@@ -200,11 +201,18 @@ def run_within(patience_s: float, clock: Callable[[], trio.abc.Clock] | None = N
 
 @contextmanager
 def within(seconds: float, what: str) -> Iterator[None]:
-    """The block must end in this time, and is cancelled if it does not: `CheckFailed`."""
+    """The block must end in this time, and is cancelled if it does not: `CheckFailed`, which says what of the transport
+    waited."""
+    waited: list[str] = []
     with trio.move_on_after(seconds) as scope:
-        yield
+        try:
+            yield
+        except BaseException as end:
+            waited += [place for leaf in leaves(end) if (place := place_of(leaf))]
+            raise
     if scope.cancelled_caught:
-        raise CheckFailed(f"{what} did not end within {seconds:g} s")
+        where = f"; what waited was {', '.join(dict.fromkeys(waited))}" if waited else ""
+        raise CheckFailed(f"{what} did not end within {seconds:g} s{where}")
 
 
 @contextmanager
