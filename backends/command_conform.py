@@ -61,9 +61,9 @@ def conform() -> None:
     Each kind of plug-in has a kit of checks. A capability that the plug-in claims is tested; one that it does not claim
     is reported as such. What is not installed is named module:factory; the module may lie in this directory.
 
-    Ends with 0 when no check failed, with 1 when one did, with 2 when there is nothing to check: the plug-in is not
-    found, its module cannot be imported, the report could not be written. --json FILE keeps all that was found:
-    docs/reference/conformance.md has its fields.
+    Ends with 0 when no check failed and with 1 when one did. Any other code means that there is no report, most often
+    2: the plug-in is not found, its module cannot be imported, the file of the report has no place. --json FILE keeps
+    all that was found; docs/reference/conformance.md has its fields.
     """
 
 

@@ -73,8 +73,9 @@ def check_averager(
             that averages in place, which a process finds by `target` (an installed name, or `module:class`).
 
     Raises:
-        ConfigError: `only` names no check; `over` or `processes` is for the other kind of averager; nobody can listen
-            at `over`.
+        ConfigError: `only` names no check; `over` or `processes` is for the other kind of averager; `over` names no
+            transport.
+        TransportError: nobody can listen at `over`.
     """
     claims = claims_of(make)
     name = target or str(getattr(make, "name", getattr(make, "__name__", "averager")))

@@ -17,6 +17,7 @@ import attrs
 import numpy as np
 
 from ...core.conformance import CheckFailed, NotChecked, ensure
+from ...core.conformance.blame import said
 from ...core.effects import AbortCollective, BuildSession, MakeSessionId, RunCollective, ShareState
 from ...core.events import CollectiveDone, CollectiveFailed
 from ...core.schema import EntryClass, Schema
@@ -121,8 +122,8 @@ class Crew:
                 raise CheckFailed(f"{running.what} of rank {running.rank} did not end within {patience_s:g} s")
         for running in runnings:
             if running.raised is not None:
-                raise CheckFailed(f"{running.what} of rank {running.rank} raised {type(running.raised).__name__}: "
-                                  f"{running.raised}") from running.raised  # fmt: skip
+                raise CheckFailed(f"{running.what} of rank {running.rank} raised {said(running.raised)}"
+                                  ) from running.raised  # fmt: skip
         return {running.rank: running.found for running in runnings}
 
     def enter(self, members: Collection[int]) -> int:

@@ -32,7 +32,7 @@ def named(target: str, what: str) -> Callable[..., Any]:
         found = getattr(found, part)
     if not callable(found):
         kind = type(found).__name__
-        raise ConfigError(f"{what} {target!r} is a {kind}, which makes nothing; name a class, or a function that does")
+        raise ConfigError(f"{what} {target!r} is an object of type {kind}; name a class, or a function that makes it")
     factory: Callable[..., Any] = found
     return factory
 

@@ -26,8 +26,8 @@ CHANNEL = f"{PAGE}#the-channel"
 
 @KIT.check("T101", Level.L1, doc=ADDRESSES, gate=True)
 async def a_listener_can_be_dialled_at_its_url(bench: Bench) -> None:
-    """The listener's `url` is complete: whoever dials it gets a channel, both ends name their peer, and a message passes
-    each way."""
+    """The listener's `url` is complete: whoever dials it gets a channel, both ends name their peer, and a message
+    passes each way."""
     async with meet(bench) as met:
         url = met.listener.url
         ensure(url.startswith(f"{met.transport.scheme}://"), f"the listener's url is {url!r}")

@@ -9,7 +9,7 @@ from ...cadence import CadencePhase
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth
 from ...policies import Cadence, CadenceFactory
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, RANKS, cadence, ensure_claims, plain, reports, verdicts, window
+from .subjects import GUIDE, RANKS, cadence, ensure_claims, ensure_shape, plain, reports, verdicts, window
 
 __all__ = ["CADENCES"]
 
@@ -62,6 +62,7 @@ def a_balancer_is_made(make: CadenceFactory) -> None:
     for knobs in KNOBS:
         with accepting(f"making one with {knobs}"):
             made = cadence(make, **knobs)
+        ensure_shape(made, Cadence)
         ensure(list(made.ranks) == list(RANKS), f"it was made for {RANKS} and knows {made.ranks}")
         _ensure_bounds(made, f"new, {knobs}", knobs, RANKS)
         ensure(isinstance(made.calibrated, bool), f"calibrated is {made.calibrated!r}")

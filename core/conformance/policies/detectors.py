@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from ...detector import Detector, Learned, Limits
 from ...simulation.dice import Dice
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, WILD, ensure_claims
+from .subjects import GUIDE, WILD, ensure_claims, ensure_shape
 
 __all__ = ["DETECTORS"]
 
@@ -38,6 +38,7 @@ def a_detector_is_made(make: Callable[[], Detector]) -> None:
     claimed."""
     with accepting("a first deadline"):
         made = make()
+        ensure_shape(made, Detector)
         found = made.deadline((), LIMITS[0])
     ensure_claims(DETECTORS, make, made)
     ensure(isinstance(found, Learned), f"the deadline is a {type(found).__name__}, not Learned")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
 from ...guard import Guard, GuardInput
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, ensure_claims, guard_inputs, plain, runaway
+from .subjects import GUIDE, ensure_claims, ensure_shape, guard_inputs, plain, runaway
 
 __all__ = ["GUARDS"]
 
@@ -34,6 +34,7 @@ def a_guard_is_made(make: Callable[[], Guard]) -> None:
     """The factory makes a new guard at each call, which says whether it reports telemetry, and claims only what can be
     claimed."""
     first, second = make(), make()
+    ensure_shape(first, Guard)
     ensure(isinstance(first.reports_telemetry, bool), f"reports_telemetry is {first.reports_telemetry!r}")
     stateless = first.saved() == second.saved()
     ensure(first is not second or stateless, "the factory gives the same guard twice")

@@ -17,8 +17,8 @@ from ...policies import Cadence, CadenceFactory
 from ...simulation.dice import Dice
 from .. import Kit, accepting, ensure
 
-__all__ = ["GUIDE", "RANKS", "WILD", "cadence", "ensure_claims", "guard_inputs", "plain", "reports", "runaway",
-           "stated_claims", "verdicts", "window"]  # fmt: skip
+__all__ = ["GUIDE", "RANKS", "WILD", "cadence", "ensure_claims", "ensure_shape", "guard_inputs", "plain", "reports",
+           "runaway", "stated_claims", "verdicts", "window"]  # fmt: skip
 
 GUIDE = "guides/write-a-policy.md"
 RANKS = (0, 1, 2, 5)
@@ -42,6 +42,13 @@ def stated_claims(make: Callable[..., Any], made: object) -> tuple[str, ...]:
     named = isinstance(claims, tuple | list) and all(isinstance(each, str) for each in claims)
     ensure(named, f"claims = {claims!r} is no tuple of names of capabilities, such as ('nudges',)")
     return tuple(claims)
+
+
+def ensure_shape(made: object, kind: type) -> None:
+    """What was made has everything that its protocol names."""
+    due = [name for name in vars(kind) if not name.startswith("_")]
+    missing = [name for name in due if not hasattr(made, name)]
+    ensure(not missing, f"{type(made).__name__} has no {', '.join(missing)}; a {kind.__name__} has {', '.join(due)}")
 
 
 def ensure_claims(kit: Kit[Any], make: Callable[..., Any], made: object) -> None:

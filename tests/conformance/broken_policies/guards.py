@@ -31,6 +31,16 @@ class ClaimsInWords(LevelGuard):
     claims: ClassVar[Any] = "nudges"
 
 
+class HasNoMemory:
+    """Half of a guard: nothing is saved, so a restart could not go on."""
+
+    reports_telemetry: ClassVar[bool] = False
+    claims: ClassVar[tuple[str, ...]] = ()
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        return Stable()
+
+
 class DividesByTheNorm(LevelGuard):
     """Looks at the rank with the largest norm, which may be none."""
 

@@ -16,7 +16,7 @@ GUARDS = Folder(
     modules=(guards,),
     claims=functools.partial(claims_of, "guard"),
     caught={
-        "P101": [guards.TelemetryByName, guards.ClaimsANameOfItsOwn, guards.ClaimsInWords],
+        "P101": [guards.TelemetryByName, guards.ClaimsANameOfItsOwn, guards.ClaimsInWords, guards.HasNoMemory],
         "P111": [guards.DividesByTheNorm, guards.NudgesByTheSignal, guards.AnswersInWords],
         "P112": [guards.CountsItsCalls],
         "P113": [guards.ForgetsAtRestart, guards.SavesObjects],
