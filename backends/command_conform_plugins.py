@@ -10,6 +10,7 @@ import click
 from ..core.conformance import Level
 from ..core.errors import ConfigError
 from .command_conform import KIT_OPTIONS, asked, list_checks, show_outcome, show_report
+from .extras import needing
 
 __all__ = ["averager", "policy"]
 
@@ -27,7 +28,8 @@ def averager(level: str, only: Sequence[str], json_path: Path | None, list_only:
 
     It is that of an installed one, or module:class if it is not installed.
     """
-    from .conformance import KIT, averager_named, check_averager
+    with needing("torch"):
+        from .conformance import KIT, averager_named, check_averager
 
     if list_only:
         return list_checks(KIT, Level[level], only)

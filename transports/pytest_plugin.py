@@ -29,6 +29,8 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "paceline.backends.conformance": {
         "--averager": {"metavar": "NAME", "help": "the averager to check: an installed one, or module:class"},
+        "--over": {"metavar": "URL", "help": "the transport that carries the blocks of one that ships"},
+        "--processes": {"action": "store_true", "help": "ranks of one that averages in place are processes"},
     },
     "paceline.transports.pytest_policies": {
         "--policy": {"metavar": "NAME", "help": "the policy to check: one that ships, or module:factory"},

@@ -11,7 +11,7 @@ The checks need numpy; one of them torch, and says so where it is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -25,7 +25,7 @@ from .hosts import hosting
 from .kit import KIT, Subject, capabilities_of
 from .wire import wired
 
-__all__ = ["KIT", "Subject", "averager_named", "check_averager", "claims_of"]
+__all__ = ["KIT", "Subject", "averager_named", "check_averager", "claims_of", "ensure_suits"]
 
 CHECKED = (contract, sums, faults, in_place, in_place_faults)
 """The modules that hold the checks; importing them fills the kit."""
@@ -45,6 +45,14 @@ def claims_of(make: Callable[..., Any]) -> dict[str, bool]:
     able = capabilities_of(make)
     claims = {name: bool(getattr(able, name, False)) for name in ("in_place", "abortable", "needs_session")}
     return {**claims, "ships": not claims["in_place"]}
+
+
+def ensure_suits(name: str, claims: Mapping[str, bool], over: str | None, processes: bool) -> None:
+    """`ConfigError` unless the kit can look so at an averager of this kind; see `check_averager`."""
+    if over is not None and claims["in_place"]:
+        raise ConfigError(f"--over {over}: {name} averages in place, over connections of its own; take --processes")
+    if processes and claims["ships"]:
+        raise ConfigError(f"--processes: {name} ships, so its checks have no ranks to put there; take --over URL")
 
 
 def check_averager(
@@ -79,10 +87,7 @@ def check_averager(
     """
     claims = claims_of(make)
     name = target or str(getattr(make, "name", getattr(make, "__name__", "averager")))
-    if over is not None and claims["in_place"]:
-        raise ConfigError(f"--over {over}: {name} averages in place, over connections of its own; take --processes")
-    if processes and claims["ships"]:
-        raise ConfigError(f"--processes: {name} ships, so its checks have no ranks to put there; take --over URL")
+    ensure_suits(name, claims, over, processes)
     shown = " ".join([name, *(["--over", over] if over else []), *(["--processes"] if processes else [])])
     with ExitStack() as held:
         wire = None if over is None else held.enter_context(wired(over, patience_s))

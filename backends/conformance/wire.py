@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import trio
@@ -70,10 +70,7 @@ class Wire:
                     await end.aclose()
                 raise
 
-        try:
-            found: BulkBlock = trio.from_thread.run(bounded, trio_token=self._token)
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
+        found: BulkBlock = trio.from_thread.run(bounded, trio_token=self._token)
         return found
 
     async def serve(self, bench: Bench) -> None:
@@ -99,8 +96,9 @@ class Wire:
         return thread
 
     def close(self) -> None:
-        """End `serve`."""
-        trio.from_thread.run_sync(self._over.set, trio_token=self._token)
+        """End `serve`, if it has not ended by itself."""
+        with suppress(trio.RunFinishedError):
+            trio.from_thread.run_sync(self._over.set, trio_token=self._token)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,9 +164,31 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
     assert "A306" in CliRunner().invoke(cli, ["conform", "averager", "--list"]).output
 
 
-@pytest.mark.parametrize(("arguments", "text"), [([], "which averager"), (["nobody"], "nobody"),
-                                                 (["paceline.nowhere:X"], "paceline.nowhere"),
-                                                 (["star", "--check", "A999"], "A999")])  # fmt: skip
+def test_the_command_looks_over_a_transport_and_says_so_in_its_report(tmp_path: Path) -> None:
+    """What it names as `rerun` is the same look again."""
+    path = tmp_path / "out.json"
+    words = ["conform", "averager", "star", "--over", "tcp://127.0.0.1:0", "--check", "A105", "--json", str(path)]
+    done = CliRunner().invoke(cli, words, standalone_mode=False)
+    assert done.return_value == 0, done.output
+    report = json.loads(path.read_text())
+    assert report["target"] == "star --over tcp://127.0.0.1:0"
+    assert report["outcomes"][0]["rerun"] == "paceline conform averager star --over tcp://127.0.0.1:0 --check A105"
+
+
+def test_without_its_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel brings no numpy by itself."""
+    for module in ("numpy", "paceline.backends.conformance"):
+        monkeypatch.setitem(sys.modules, module, None)
+    done = CliRunner().invoke(cli, ["conform", "averager", "star"], standalone_mode=False)
+    assert isinstance(done.exception, ConfigError) and "pip install 'paceline[torch]'" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [([], "which averager"), (["star", "--processes"], "take --over URL"), (["nobody"], "nobody"),
+     (["star", "--over", "nothing"], "is no transport"), (["paceline.nowhere:X"], "paceline.nowhere"),
+     (["star", "--check", "A999"], "A999")],
+)  # fmt: skip
 def test_what_the_command_cannot_use_is_named(arguments: list[str], text: str) -> None:
     """Errors name the thing, the value and the remedy."""
     done = CliRunner().invoke(cli, ["conform", "averager", *arguments], standalone_mode=False)
