@@ -134,5 +134,6 @@ def find_averager(name: str) -> type[Averager]:
 def _load(point: EntryPoint) -> type[Averager]:
     try:
         return cast("type[Averager]", point.load())
-    except (ImportError, AttributeError) as failure:
-        raise ConfigError(f"averager = {point.name!r} ({point.value}) cannot be loaded: {failure}") from failure
+    except Exception as failure:
+        # A plug-in may fail in any way at all; the user needs to know which one it was.
+        raise ConfigError(f"averager = {point.name!r} ({point.value}) cannot be loaded: {failure!r}") from failure

@@ -28,6 +28,7 @@ from .command_conform_plugins import averager, policy
 from .command_mutants import mutants
 from .command_replay import replay
 from .command_simulate import simulate
+from .extras import needing
 from .knobs import parse_knobs
 
 if TYPE_CHECKING:
@@ -229,10 +230,8 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
     rank alone, then both in lock-step, at a cadence, and asynchronously, over the same number of samples.
     """  # fmt: skip
     _debug(debug)
-    try:
+    with needing("demo"):
         from .demo import Demo
-    except ModuleNotFoundError as error:
-        raise ConfigError(_missing(error, "demo")) from error
     for name, value, least in (("--seeds", seeds, 1), ("--epochs", epochs, 1)):
         if value is not None and value < least:
             raise ConfigError(f"{name} {value} is not allowed: give {least} or more")
@@ -398,10 +397,6 @@ def _debug(wanted: bool) -> None:
 
 def _debugging() -> bool:
     return os.environ.get("PACELINE_DEBUG") == "1"
-
-
-def _missing(error: ModuleNotFoundError, extra: str) -> str:
-    return f"this command needs {error.name}, which is not installed: pip install 'paceline[{extra}]'"
 
 
 if __name__ == "__main__":

@@ -2,12 +2,19 @@
 
 A group with one command for each kind of plug-in. What they share is here: which checks, how they are shown, the report
 as a file, the exit code. A command makes the subject of its kit and hands over; what it needs it imports itself.
+
+Whatever the caller got wrong is a `ConfigError` before the first check: a name that names nothing, a module that cannot
+be imported, a report that could not be written after minutes of checks. What is wrong with the plug-in is an outcome.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +23,7 @@ import click
 from ..core.conformance import Kit, Level, Outcome, Report, Status
 from ..core.errors import CheckpointError, ConfigError
 
-__all__ = ["FOUND_WANTING", "KIT_OPTIONS", "conform", "list_checks", "show_outcome", "show_report"]
+__all__ = ["FOUND_WANTING", "KIT_OPTIONS", "asked", "conform", "list_checks", "show_outcome", "show_report"]
 
 FOUND_WANTING = 1
 """Exit code when a check failed."""
@@ -40,7 +47,7 @@ def KIT_OPTIONS(command: Command) -> Command:
                                              "faults (L3)."),
         click.option("--check", "only", multiple=True, metavar="ID", help="Only this check, repeatable."),
         click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE",
-                     help="Write the report there."),
+                     help="Write the report there, as docs/reference/conformance.md says."),
         click.option("--list", "list_only", is_flag=True, help="Name the checks and run none."),
     )):  # fmt: skip
         command = option(command)
@@ -52,8 +59,32 @@ def conform() -> None:
     """Check that a plug-in keeps its contract.
 
     Each kind of plug-in has a kit of checks. A capability that the plug-in claims is tested; one that it does not claim
-    is reported as such. Ends with 1 when a check failed.
+    is reported as such. What is not installed is named module:factory; the module may lie in this directory.
+
+    Ends with 0 when no check failed and with 1 when one did. Any other code means that there is no report, most often
+    2: the plug-in is not found, its module cannot be imported, the file of the report has no place. --json FILE keeps
+    all that was found; docs/reference/conformance.md has its fields.
     """
+
+
+@contextmanager
+def asked(json_path: Path | None) -> Iterator[None]:
+    """What is asked for can be had: modules of the working directory are found while the kit runs, as by `python -m`,
+    and the report has a place. Raises `ConfigError` where it has none."""
+    if json_path is not None:
+        where = json_path.parent
+        if not where.is_dir():
+            raise ConfigError(f"--json {json_path}: there is no directory {where}; make it first")
+        if json_path.is_dir():
+            raise ConfigError(f"--json {json_path} is a directory; give the name of a file")
+        if not os.access(json_path if json_path.exists() else where, os.W_OK):
+            raise ConfigError(f"--json {json_path} cannot be written: permission denied; give another file")
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 @conform.command()
@@ -80,10 +111,15 @@ def transport(level: str, only: Sequence[str], json_path: Path | None, list_only
     if target is None:
         raise ConfigError("which transport? give TARGET, such as tcp://127.0.0.1:0, or --list to see the checks")
     given = {name: seconds for name, seconds in times.items() if seconds is not None}
-    bench = bench_for(target, thorough=not fast, **given)
-    # A kit provokes faults; what the library logs about them is no news to whoever reads the outcomes.
-    logging.getLogger("paceline").addHandler(logging.NullHandler())
-    return show_report(conform(bench, level=Level[level], only=only, on_outcome=show_outcome), json_path)
+    for name, seconds in given.items():
+        if not 0 < seconds < math.inf:
+            option = f"--{name.removesuffix('_s')}"
+            raise ConfigError(f"{option} {seconds:g} is not allowed: give a finite number of seconds above 0")
+    with asked(json_path):
+        bench = bench_for(target, thorough=not fast, **given)
+        # A kit provokes faults; what the library logs about them is no news to whoever reads the outcomes.
+        logging.getLogger("paceline").addHandler(logging.NullHandler())
+        return show_report(conform(bench, level=Level[level], only=only, on_outcome=show_outcome), json_path)
 
 
 def list_checks(kit: Kit[Any], level: Level, only: Sequence[str] = ()) -> int:

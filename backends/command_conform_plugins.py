@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from ..core.conformance import Level
 from ..core.errors import ConfigError
-from .command_conform import KIT_OPTIONS, list_checks, show_outcome, show_report
+from .command_conform import KIT_OPTIONS, asked, list_checks, show_outcome, show_report
+from .extras import needing
 
 __all__ = ["averager", "policy"]
 
 
-@contextmanager
-def _modules_of_this_directory() -> Iterator[None]:
-    """Modules of the working directory are found, as by `python -m`."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
-
-
 @click.command()
 @KIT_OPTIONS
+@click.option("--over", metavar="URL", help="Send blocks over this transport, such as tcp://127.0.0.1:0; else they are "
+                                            "handed over in memory. For an averager that ships.")
+@click.option("--processes", is_flag=True, help="Give each rank a process of its own, and kill some; else ranks are "
+                                                "threads. For an averager that averages in place.")
 @click.argument("name", required=False)
-def averager(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, name: str | None) -> int:
+def averager(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, over: str | None,
+             processes: bool, name: str | None) -> int:  # fmt: skip
     """Check the averager NAME.
 
     It is that of an installed one, or module:class if it is not installed.
     """
-    from .conformance import KIT, averager_named, check_averager
+    with needing("torch"):
+        from .conformance import KIT, averager_named, check_averager
 
     if list_only:
         return list_checks(KIT, Level[level], only)
     if name is None:
         raise ConfigError("which averager? give NAME, such as star, or --list to see the checks")
-    with _modules_of_this_directory():
-        make = averager_named(name)
-    report = check_averager(make, target=name, level=Level[level], only=only, on_outcome=show_outcome)
-    return show_report(report, json_path)
+    with asked(json_path):
+        report = check_averager(averager_named(name), target=name, level=Level[level], only=only,
+                                on_outcome=show_outcome, over=over, processes=processes)  # fmt: skip
+        return show_report(report, json_path)
 
 
 @click.command()
@@ -56,21 +49,21 @@ def averager(level: str, only: Sequence[str], json_path: Path | None, list_only:
     required=True,
     help="What it decides: the steps per window, whether ranks drift apart, how long a rank may take.",
 )
-@click.argument("target", metavar="MODULE:FACTORY", required=False)
+@click.argument("target", metavar="NAME", required=False)
 def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, kind: str,
            target: str | None) -> int:  # fmt: skip
-    """Check the policy that MODULE:FACTORY makes.
+    """Check the policy NAME.
 
-    A class is a factory.
+    It is one that ships, by its name in the configuration (guards level, growth, none; cadences sync, cadence, async;
+    detectors learned, fixed), or what module:factory makes. A class is a factory.
     """
-    from ..core.conformance.named import named
-    from ..core.conformance.policies import KITS, check_policy
+    from ..core.conformance.policies import KITS, check_policy, policy_named
 
     if list_only:
         return list_checks(KITS[kind], Level[level], only)
     if target is None:
-        raise ConfigError("which policy? give MODULE:FACTORY, such as mypackage:MyGuard, or --list to see the checks")
-    with _modules_of_this_directory():
-        make = named(target, "policy")
-    report = check_policy(kind, make, target=target, level=Level[level], only=only, on_outcome=show_outcome)
-    return show_report(report, json_path)
+        raise ConfigError("which policy? give NAME, such as level or mypackage:MyGuard, or --list to see the checks")
+    with asked(json_path):
+        report = check_policy(kind, policy_named(kind, target), target=target, level=Level[level], only=only,
+                              on_outcome=show_outcome)  # fmt: skip
+        return show_report(report, json_path)

@@ -19,9 +19,10 @@ import attrs
 from .errors import ConfigError
 from .knob_types import check_types
 
-__all__ = ["LATER", "POLICIES", "WISHABLE", "Config", "config_digest"]
+__all__ = ["GUARD_NAMES", "LATER", "POLICIES", "WISHABLE", "Config", "config_digest"]
 
 POLICIES = ("sync", "cadence", "async")
+GUARD_NAMES = ("level", "growth", "none")
 DEFAULT_SEED = 42
 
 WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop_last")
@@ -217,7 +218,7 @@ class Config:
         _need(self.partition_ratios is None or self.policy == "sync", "partition_ratios", self.partition_ratios,
               "only with policy sync (D-17)")  # fmt: skip
         if isinstance(self.guard, str):
-            _need(self.guard in ("level", "growth", "none"), "guard", self.guard, "level, growth or none (B-33)")
+            _need(self.guard in GUARD_NAMES, "guard", self.guard, "level, growth or none (B-33)")
         else:
             _need(callable(getattr(self.guard, "observe", None)), "guard", self.guard, "an object with observe (B-30)")
         if self.guard_threshold is not None:

@@ -28,9 +28,11 @@ from typing import Any
 import attrs
 import click
 
+from paceline.backends import conformance as averagers
 from paceline.backends.cli import cli
 from paceline.core import config, messages, tables, timeline
 from paceline.core.config import LATER, Config
+from paceline.core.conformance import OUTCOME_FIELDS, REPORT_FIELDS, Status, policies
 from paceline.core.diagram import markdown
 from paceline.core.knob_types import type_words
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
@@ -337,8 +339,11 @@ def one_command(name: str, command: click.Command, heading: str) -> list[str]:
 
 # --- conformance kits ----------------------------------------------------------------------------------------------
 
-KITS = {"transport": transports.KIT}
-"""Every kit, by the name of its command below `paceline conform`."""
+KITS = {
+    "transport": transports.KIT, "averager": averagers.KIT,
+    **{f"policy --kind {kind}": kit for kind, kit in policies.KITS.items()},
+}  # fmt: skip
+"""Every kit, by the words of its command below `paceline conform`."""
 
 
 def conformance_page() -> str:
@@ -346,8 +351,17 @@ def conformance_page() -> str:
     out = ["# Conformance kits\n", prose(
         "A kit tells whether a plug-in keeps its contract: `paceline conform` ([command line](command-line.md)). The "
         "id of a check never changes. A check that needs a capability is run when the plug-in claims it; else it is "
-        "reported as not claimed, after a look whether the capability is really lacking where that can be told."
+        "reported as not claimed, after a look whether the capability is really lacking where that can be told. What "
+        "fails at L0, or at T101, cannot be judged further: the checks after it are reported as not checked."
     ) + "\n"]  # fmt: skip
+    out += ["## The report\n", prose(
+        "`--json FILE` writes one JSON object, UTF-8, with a line end. It holds no time and no date, and of a file of "
+        "the plug-in its name and a line alone, so that two reports can be compared. The command ends with 0 when `ok` "
+        "is true and with 1 when it is false; any other [exit code](exit-codes.md) means that there is no report."
+    ) + "\n"]  # fmt: skip
+    out.append(table(("field", "meaning"), ((f"`{name}`", said) for name, said in REPORT_FIELDS.items())))
+    out += ["Each outcome:\n", table(("field", "meaning"), ((f"`{name}`", s) for name, s in OUTCOME_FIELDS.items()))]
+    out.append(table(("status", "meaning"), ((f"`{status.value}`", status.meaning) for status in Status)))
     for name, kit in KITS.items():
         out += [f"## {name}\n", f"Version {kit.version}.\n"]
         out.append(table(("capability", "meaning"), ((f"`{each}`", text) for each, text in kit.capabilities.items())))

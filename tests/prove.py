@@ -189,23 +189,40 @@ def mutants(scratch: Path) -> Said:
     }  # fmt: skip
 
 
+EXAMPLES = ROOT / "docs" / "examples"
 KITS = (
     ("transport", "memory://prove"),
     ("transport", "tcp://127.0.0.1:0"),
     ("averager", "star"),
+    ("averager", "star", "--over", "tcp://127.0.0.1:0"),
+    *(("policy", name, "--kind", "guard") for name in ("level", "growth", "none")),
+    *(("policy", name, "--kind", "cadence") for name in ("sync", "cadence", "async")),
+    *(("policy", name, "--kind", "detector") for name in ("learned", "fixed")),
+    ("transport", "unix_transport:UnixTransport@unix://{scratch}/kit"),
+    ("averager", "plain_averager:PlainAverager"),
+    ("averager", "plain_in_place:PlainInPlace"),
+    ("averager", "tcp_in_place:TcpInPlace", "--processes"),
+    ("policy", "own_policies:PatientGuard", "--kind", "guard"),
+    ("policy", "own_policies:EqualSteps", "--kind", "cadence"),
+    ("policy", "own_policies:TwiceTheSlowest", "--kind", "detector"),
 )
+"""All that ships, by the name that a user gives it, and the examples of the guides."""
 
 
 def kits(scratch: Path) -> Said:
-    """What ships passes the kits that plug-ins are held to."""
+    """What ships passes the kits that plug-ins are held to, and so do the examples."""
     good, found = True, {}
-    for kind, target in KITS:
+    path = os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")]))
+    for words in KITS:
         report = scratch / "kit.json"
-        code, _ = paceline("conform", kind, target, "--json", str(report))
+        asked = [word.format(scratch=scratch) for word in words]
+        code, _ = paceline("conform", *asked, "--json", str(report), environment={"PYTHONPATH": path})
+        if not report.exists():
+            raise Failed(f"paceline conform {' '.join(words)} wrote no report")
         counts = _counts(json.loads(report.read_text(encoding="utf-8")))
         report.unlink()
         good = good and code == 0
-        found[f"{kind} {target}"] = counts
+        found[" ".join(words)] = counts
     return good, {"kits": found}
 
 

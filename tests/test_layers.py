@@ -29,8 +29,8 @@ THIRD_PARTY = {
 EXCEPTIONS = {
     "core/simulation/strategies.py": {"hypothesis"},
     "transports/pytest_plugin.py": {"pytest"},
-    "core/conformance/pytest_kit.py": {"pytest"},
-    "core/conformance/policies/test_policy.py": {"pytest"},
+    "transports/pytest_kit.py": {"pytest"},
+    "transports/pytest_policies.py": {"pytest"},
     "transports/conformance/test_transport.py": {"pytest"},
     "backends/conformance/test_averager.py": {"pytest"},
 }

@@ -1,6 +1,9 @@
 """The conformance kit for averagers: does a plug-in keep the contract of `Averager`, or of `InPlaceAverager`?
 
     paceline conform averager myname --json out.json        the averager that is installed under this name
+    paceline conform averager myname --over tcp://127.0.0.1:0
+                                                            the same over a real transport
+    paceline conform averager myname --processes            one that averages in place, each rank in a process
     check_averager(MyAverager)                              the same, from a test of your own
 
 The checks need numpy; one of them torch, and says so where it is missing.
@@ -8,17 +11,21 @@ The checks need numpy; one of them torch, and says so where it is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from ...core.conformance import Level, Outcome, Report, run_kit
 from ...core.conformance.named import named
-from ..averager import Averager, find_averager
+from ...core.errors import ConfigError
+from ..averager import Averager, find_averager, known_averagers
 from ..in_place import InPlaceAverager
 from . import contract, faults, in_place, in_place_faults, sums
-from .kit import KIT, Subject
+from .hosts import hosting
+from .kit import KIT, Subject, capabilities_of
+from .wire import wired
 
-__all__ = ["KIT", "Subject", "averager_named", "check_averager"]
+__all__ = ["KIT", "Subject", "averager_named", "check_averager", "claims_of", "ensure_suits"]
 
 CHECKED = (contract, sums, faults, in_place, in_place_faults)
 """The modules that hold the checks; importing them fills the kit."""
@@ -27,7 +34,25 @@ CHECKED = (contract, sums, faults, in_place, in_place_faults)
 def averager_named(name: str) -> Any:
     """The class of an installed averager by its name, or what `module:class` names. Raises `ConfigError` if there is
     none."""
+    if ":" not in name and name not in known_averagers():
+        installed = ", ".join(known_averagers())
+        raise ConfigError(f"there is no averager {name!r}; installed are {installed}; another is named module:class")
     return named(name, "averager") if ":" in name else find_averager(name)
+
+
+def claims_of(make: Callable[..., Any]) -> dict[str, bool]:
+    """For each capability of the kit whether the averager claims it."""
+    able = capabilities_of(make)
+    claims = {name: bool(getattr(able, name, False)) for name in ("in_place", "abortable", "needs_session")}
+    return {**claims, "ships": not claims["in_place"]}
+
+
+def ensure_suits(name: str, claims: Mapping[str, bool], over: str | None, processes: bool) -> None:
+    """`ConfigError` unless the kit can look so at an averager of this kind; see `check_averager`."""
+    if over is not None and claims["in_place"]:
+        raise ConfigError(f"--over {over}: {name} averages in place, over connections of its own; take --processes")
+    if processes and claims["ships"]:
+        raise ConfigError(f"--processes: {name} ships, so its checks have no ranks to put there; take --over URL")
 
 
 def check_averager(
@@ -38,19 +63,36 @@ def check_averager(
     only: Sequence[str] = (),
     on_outcome: Callable[[Outcome], None] | None = None,
     patience_s: float = 10.0,
+    over: str | None = None,
+    processes: bool = False,
 ) -> Report:
     """Judge an averager: its class, or whatever makes one from `(schema, *, gamma, digest)`; if it averages in place,
     from `(schema, live, *, gamma)`.
 
-    What it claims is read from its `capabilities`. `target` is its name in the report, `level` and `only` choose the
-    checks. `patience_s`: a call in place that takes longer is taken to hang. Raises `ConfigError` if `only` names no
-    check.
+    What it claims is read from its `capabilities`, or from those of what a function makes.
+
+    Args:
+        target: its name in the report.
+        level, only: which checks.
+        patience_s: a call in place, or a block over a transport, that takes longer is taken to hang.
+        over: the transport over which blocks travel, `scheme://address` or `module:factory@scheme://address`; left
+            open, they are handed over in memory. For an averager that ships.
+        processes: whether each rank lives in a process of its own, and may be killed; else ranks are threads. For one
+            that averages in place, which a process finds by `target` (an installed name, or `module:class`).
+
+    Raises:
+        ConfigError: `only` names no check; `over` or `processes` is for the other kind of averager; `over` names no
+            transport.
+        TransportError: nobody can listen at `over`.
     """
-    able = getattr(make, "capabilities", None)
-    claims = {name: bool(getattr(able, name, False)) for name in ("in_place", "abortable", "needs_session")}
-    claims["ships"] = not claims["in_place"]
+    claims = claims_of(make)
     name = target or str(getattr(make, "name", getattr(make, "__name__", "averager")))
-    return run_kit(
-        KIT, Subject(make, patience_s), target=name, claims=claims, level=level, only=only, on_outcome=on_outcome,
-        rerun=lambda check: f"paceline conform averager {name} --check {check}",
-    )  # fmt: skip
+    ensure_suits(name, claims, over, processes)
+    shown = " ".join([name, *(["--over", over] if over else []), *(["--processes"] if processes else [])])
+    with ExitStack() as held:
+        wire = None if over is None else held.enter_context(wired(over, patience_s))
+        hosts = held.enter_context(hosting(name)) if processes else None
+        return run_kit(
+            KIT, Subject(make, claims["in_place"], patience_s, wire, hosts), target=shown, claims=claims, level=level,
+            only=only, on_outcome=on_outcome, rerun=f"paceline conform averager {shown} --check {{}}".format,
+        )  # fmt: skip

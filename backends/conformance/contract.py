@@ -161,6 +161,9 @@ def what_is_sent_tiles_the_layout(subject: Subject) -> None:
             stamp = (block.key, block.attempt, block.rank, block.incarnation)
             ensure(stamp == (KEY, 0, rank, 1), f"a block to rank {rank} has the stamp {stamp}")
             ensure(len(data) == block.bytes, f"a block of {block.bytes} bytes comes with {len(data)}")
+            plain = data.format == "B" and data.contiguous
+            ensure(plain, f"a block lies in memory that no transport can send: format {data.format!r}, contiguous "
+                   f"{data.contiguous}")  # fmt: skip
         averager.on_scattered(rank)
     ensure(averager.receivers(KEY, 0) == (), "all have their result, and there are receivers left")
 

@@ -150,6 +150,9 @@ class Cohort:
         """The data of a block arrives in the memory that the averager names."""
         memory = self.averager.place(block)
         ensure(len(memory) == block.bytes, f"place gave {len(memory)} bytes for a block of {block.bytes}")
+        plain = memory.format == "B" and memory.contiguous and not memory.readonly
+        ensure(plain, f"place gave memory in which no transport can put bytes: format {memory.format!r}, contiguous "
+               f"{memory.contiguous}, readonly {memory.readonly}")  # fmt: skip
         memory[:] = data
         self.events.extend(self.averager.on_block(block))
 

@@ -140,6 +140,26 @@ def an_abort_is_heard_before_the_call(subject: Subject) -> None:
         unchanged(made, before, "a call of an aborted session")
 
 
+@KIT.check("A329", Level.L3, doc=f"{GUIDE}#given-up-and-taken-back", within="in_place", needs="abortable")
+def a_member_that_is_killed_frees_the_others(subject: Subject) -> None:
+    """`kill -9` of a member, whichever, while the others are inside: told of it they come out, with not a bit changed,
+    and average without it in their next session (M-17, M-31, R-15, W-20)."""
+    for victim in (max(STEPS), min(STEPS)):
+        with crew(subject, STEPS) as made:
+            left = {rank: steps for rank, steps in STEPS.items() if rank != victim}
+            inside = [made.run(rank, steps) for rank, steps in left.items()]
+            _waiting(made, *inside)
+            made.kill(victim)
+            before, riding = made.look(), {rank: made.riding(rank) for rank in left}
+            made.abort()
+            final = [rank for rank, failed in made.failed(*inside).items() if not failed.retryable]
+            ensure(not final, f"rank {victim} was killed, and the ranks {final} say that they cannot average any more")
+            unchanged(made, before, f"the death of rank {victim}")
+            made.enter(left)
+            made.call(left, attempt=1)
+            ensure_near(made, riding, left, f"the attempt after the death of rank {victim}")
+
+
 @KIT.check("A328", Level.L3, doc=f"{GUIDE}#sessions", within="in_place", needs="needs_session")
 def a_session_is_left_for_the_next(subject: Subject) -> None:
     """Sessions follow each other with more and fewer ranks: each averages its own members and nobody else (M-31)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import attrs
 
@@ -15,16 +16,18 @@ from ...core.schema import Schema
 from ..averager import Averager
 from ..layout import FlatLayout
 from .drive import KEY, SCHEMA, Cohort, Ship, opened
+from .hosts import Hosts
 from .reference import consensus_of, same
+from .wire import Carried, Wire
 
-__all__ = ["CLASSIC", "GUIDE", "KIT", "Subject", "contributions", "ensure_consensus",
+__all__ = ["CLASSIC", "GUIDE", "KIT", "Subject", "capabilities_of", "contributions", "ensure_consensus",
            "ensure_ended", "key_of"]  # fmt: skip
 
 GUIDE = "guides/write-an-averager.md"
 
 KIT: Kit[Subject] = Kit(
     name="averagers",
-    version=2,
+    version=3,
     capabilities={
         "ships": "ranks ship copies of their parameters to the coordinator's half (it does not average in place)",
         "in_place": "it averages the live parameters inside one call of all ranks",
@@ -40,28 +43,33 @@ CLASSIC: Mapping[int, int] = {0: 3, 1: 0, 2: 10, 5: 1}
 
 @attrs.frozen
 class Subject:
-    """The averager under judgement: its class, or whatever else is called like the class in `Averager` or
-    `InPlaceAverager`. `patience_s`: a call of an averager in place that takes longer is taken to hang."""
+    """The averager under judgement.
+
+    Fields:
+        make: its class, or whatever else is called like the class in `Averager` or `InPlaceAverager`.
+        in_place: it claims to average in place.
+        patience_s: a call in place, or a block over the wire, that takes longer is taken to hang.
+        wire: what carries the blocks of an averager that ships; None: they are handed over in memory.
+        hosts: the processes in which ranks that average in place live; None: they are threads of this one.
+    """
 
     make: Callable[..., Any]
+    in_place: bool = False
     patience_s: float = 10.0
+    wire: Wire | None = None
+    hosts: Hosts | None = None
 
     def fresh(self, schema: Schema = SCHEMA, *, gamma: float = 1.0, digest: bool = True) -> Averager:
-        """A new one."""
+        """A new one, behind the wire if there is one."""
         made: Averager = self.make(schema, gamma=gamma, digest=digest)
-        return made
+        return made if self.wire is None else cast("Averager", Carried(made, self.wire))
 
     def bare(self) -> Any:
         """A new one of either kind, for a look at it."""
         with accepting(f"making one that {'averages in place' if self.in_place else 'ships'}, as it claims,"):
             if not self.in_place:
-                return self.fresh()
-            return self.make(SCHEMA, memoryview(bytearray(FlatLayout.whole(SCHEMA).nbytes)), gamma=1.0)
-
-    @property
-    def in_place(self) -> bool:
-        """Whether it claims to average in place."""
-        return bool(getattr(getattr(self.make, "capabilities", None), "in_place", False))
+                return self.make(SCHEMA, gamma=1.0, digest=True)
+            return _one_in_place(self.make)
 
     def cycle(
         self,
@@ -89,6 +97,21 @@ class Subject:
         averager.close(CloseRound(reduced.key))
         ensure(averager.consensus is not None, "a cycle with movers left no consensus")
         return averager, bytes(averager.consensus or b"")
+
+
+def capabilities_of(make: Callable[..., Any]) -> object:
+    """The `capabilities` of a class, or of what another factory makes; None if nothing can be made, which L0 tells."""
+    if hasattr(make, "capabilities"):
+        return make.capabilities
+    with suppress(Exception):
+        return getattr(make(SCHEMA, gamma=1.0, digest=True), "capabilities", None)
+    with suppress(Exception):
+        return getattr(_one_in_place(make), "capabilities", None)
+    return None
+
+
+def _one_in_place(make: Callable[..., Any]) -> Any:
+    return make(SCHEMA, memoryview(bytearray(FlatLayout.whole(SCHEMA).nbytes)), gamma=1.0)
 
 
 def key_of(cycle: int) -> RoundKey:

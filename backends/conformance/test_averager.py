@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 
 from ...core.conformance import Kit
-from ...core.conformance.pytest_kit import Judge, kit_tests, option
-from . import KIT, averager_named, check_averager
+from ...transports.pytest_kit import Judge, kit_tests, option
+from . import KIT, averager_named, check_averager, claims_of, ensure_suits
 
 __all__: list[str] = []
 
 
 def _asked(config: pytest.Config) -> tuple[Kit[Any], Judge]:
     target = option(config, "--averager", "star")
-    make = averager_named(target)
-    return KIT, lambda check: check_averager(make, target=target, only=[check])
+    make, over, processes = averager_named(target), config.getoption("--over"), config.getoption("--processes")
+    ensure_suits(target, claims_of(make), over, processes)
+    return KIT, lambda check: check_averager(make, target=target, only=[check], over=over, processes=processes)
 
 
 pytest_generate_tests, test_averager = kit_tests(_asked)

@@ -1,4 +1,5 @@
-"""Ranks that average in place, for the checks: each in a thread of its own, each with memory that shows what was done.
+"""Ranks that average in place, for the checks: each in a thread of its own, or in a process if the subject has hosts,
+each with memory that shows what was done.
 
 A rank that does not come out of a call in `Subject.patience_s` is taken to hang, and everything is aborted.
 """
@@ -15,13 +16,15 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ...core.conformance import CheckFailed, ensure
+from ...core.conformance import CheckFailed, NotChecked, ensure
+from ...core.conformance.blame import said
 from ...core.effects import AbortCollective, BuildSession, MakeSessionId, RunCollective, ShareState
 from ...core.events import CollectiveDone, CollectiveFailed
 from ...core.schema import EntryClass, Schema
 from ..in_place import InPlaceAverager
 from ..layout import FlatLayout, widen
 from .drive import entry, random_flat
+from .hosts import Remote
 from .kit import Subject
 from .reference import consensus_of
 
@@ -75,7 +78,7 @@ class Crew:
     subject: Subject
     schema: Schema
     averagers: dict[int, InPlaceAverager] = attrs.field(factory=dict)
-    memory: dict[int, bytearray] = attrs.field(factory=dict)
+    memory: dict[int, memoryview] = attrs.field(factory=dict)
     session: int = 0
     started: list[Running] = attrs.field(factory=list)
 
@@ -83,12 +86,15 @@ class Crew:
         """A new rank that holds these riding values, and others in all that does not ride."""
         layout = FlatLayout.whole(self.schema)
         rest = bytes((17 * rank + index) % 256 for index in range(layout.nbytes - len(riding)))
-        self.memory[rank] = bytearray(bytes(MARGIN) + riding + rest + bytes(MARGIN))
+        if self.subject.hosts is not None:
+            self.averagers[rank], self.memory[rank] = self.subject.hosts.rank(self.schema, riding + rest, MARGIN, gamma)
+            return
+        self.memory[rank] = memoryview(bytearray(bytes(MARGIN) + riding + rest + bytes(MARGIN)))
         self.averagers[rank] = self.subject.make(self.schema, self.live(rank), gamma=gamma)
 
     def live(self, rank: int) -> memoryview:
         """The live state of a rank."""
-        return memoryview(self.memory[rank])[MARGIN:-MARGIN]
+        return self.memory[rank][MARGIN:-MARGIN]
 
     def riding(self, rank: int) -> bytes:
         """What of it rides."""
@@ -116,8 +122,8 @@ class Crew:
                 raise CheckFailed(f"{running.what} of rank {running.rank} did not end within {patience_s:g} s")
         for running in runnings:
             if running.raised is not None:
-                raise CheckFailed(f"{running.what} of rank {running.rank} raised {type(running.raised).__name__}: "
-                                  f"{running.raised}") from running.raised  # fmt: skip
+                raise CheckFailed(f"{running.what} of rank {running.rank} raised {said(running.raised)}"
+                                  ) from running.raised  # fmt: skip
         return {running.rank: running.found for running in runnings}
 
     def enter(self, members: Collection[int]) -> int:
@@ -162,8 +168,30 @@ class Crew:
 
     def abort(self, session: int | None = None) -> None:
         """At every rank, as each of them is told of a death."""
+        order = AbortCollective(self.session if session is None else session)
+        for rank, averager in self.averagers.items():
+            self.end(self.begin(rank, "an abort", partial(averager.abort, order)))
+
+    def kill(self, rank: int) -> None:
+        """`kill -9` of the process of a rank; `NotChecked` where ranks are threads."""
+        gone = self.averagers[rank]
+        if not isinstance(gone, Remote):
+            raise NotChecked("ranks are threads of one process here, none can be killed: run the kit with --processes")
+        gone.host.kill()
+        del self.averagers[rank], self.memory[rank]
+
+    def leave(self) -> None:
+        """Nobody is left inside of anything."""
+        # Whatever an abort or a close raises is a matter of its own checks, and must not hide what was found.
+        for number in range(1, self.session + 1):
+            if not all(running.over.is_set() for running in self.started):
+                with suppress(Exception):
+                    self.abort(number)
+        with suppress(Exception):
+            self.end(*(self.begin(rank, "close", averager.close) for rank, averager in self.averagers.items()))
         for averager in self.averagers.values():
-            averager.abort(AbortCollective(self.session if session is None else session))
+            if isinstance(averager, Remote) and self.subject.hosts is not None:
+                self.subject.hosts.take_back(averager)
 
 
 @contextmanager
@@ -178,14 +206,7 @@ def crew(subject: Subject, ranks: Collection[int], *, gamma: float = 1.0, scale:
             made.enter(ranks)
         yield made
     finally:
-        for number in range(1, made.session + 1):
-            # Whatever an abort or a close raises is a matter of its own checks, and must not hide what was found.
-            with suppress(Exception):
-                if not all(running.over.is_set() for running in made.started):
-                    made.abort(number)
-        for averager in made.averagers.values():
-            with suppress(Exception):
-                averager.close()
+        made.leave()
 
 
 def ensure_near(

@@ -25,10 +25,12 @@ loop nor what a plug-in is.
 from __future__ import annotations
 
 from .kit import Check, CheckFailed, Kit, Level, NotChecked, accepting, ensure, raising
-from .report import Outcome, Report, Status
+from .report import OUTCOME_FIELDS, REPORT_FIELDS, Outcome, Report, Status
 from .runner import Run, run_check, run_kit
 
 __all__ = [
+    "OUTCOME_FIELDS",
+    "REPORT_FIELDS",
     "Check",
     "CheckFailed",
     "Kit",

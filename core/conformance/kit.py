@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from ..errors import ConfigError, LocalProtocolError
+from .blame import said
 
 __all__ = ["Body", "Check", "CheckFailed", "Kit", "Level", "NotChecked", "Subject", "accepting", "ensure", "raising"]
 
@@ -54,6 +55,7 @@ class Check(Generic[Subject]):
         needs: the capability without which the promise is not made; None when everybody makes it.
         unclaimed: what must hold when `needs` is not claimed; None when nothing in particular has to.
         within: the capability without which there is nothing to ask, whatever `needs` says; None when there always is.
+        gate: whether nothing that comes after it can be judged when it fails. Every check of L0 is one.
     """
 
     id: str
@@ -65,6 +67,7 @@ class Check(Generic[Subject]):
     needs: str | None = None
     unclaimed: Body[Subject] | None = None
     within: str | None = None
+    gate: bool = False
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -89,6 +92,7 @@ class Kit(Generic[Subject]):
         needs: str | None = None,
         unclaimed: Body[Subject] | None = None,
         within: str | None = None,
+        gate: bool = False,
     ) -> Callable[[Function], Function]:
         """Add the decorated function, and return it as it was. Its first paragraph is what the check asserts.
 
@@ -117,6 +121,7 @@ class Kit(Generic[Subject]):
                 needs=needs,
                 unclaimed=unclaimed,
                 within=within,
+                gate=gate,
             )
             return body
 
@@ -169,7 +174,7 @@ def raising(
                     f"{what} raised {type(error).__name__} as it should, but its text does not name {word!r}: {error}"
                 ) from error
     except Exception as error:
-        raise CheckFailed(f"{what} raised {type(error).__name__} ({error}) where {due} is due") from error
+        raise CheckFailed(f"{what} raised {said(error)}, where {due} is due") from error
     else:
         raise CheckFailed(f"{what} raised nothing where {due} is due")
 
@@ -182,4 +187,4 @@ def accepting(what: str) -> Iterator[None]:
     except (CheckFailed, NotChecked):
         raise
     except Exception as error:
-        raise CheckFailed(f"{what} raised {type(error).__name__}: {error}") from error
+        raise CheckFailed(f"{what} raised {said(error)}") from error

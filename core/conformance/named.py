@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from ..errors import ConfigError
@@ -10,16 +13,39 @@ from ..errors import ConfigError
 __all__ = ["named"]
 
 
-def named(target: str, what: str) -> Any:
-    """The object that `module:name` names; `name` may have dots. Raises `ConfigError` that says which part of it is
-    wrong; `what` is what was looked for."""
+def named(target: str, what: str) -> Callable[..., Any]:
+    """The factory that `module:name` names: a class, a function; `name` may have dots. `what` is what was looked for.
+
+    Raises:
+        ConfigError: it cannot be had. The text says which part of the target is at fault and what to write instead.
+    """
     module, _, name = target.partition(":")
+    if not module or not name:
+        raise ConfigError(f"{what} {target!r} is not written as module:name; name a class, or a function that makes it")
+    found: Any = _imported(module, f"{what} {target!r} cannot be loaded")
+    for part in name.split("."):
+        if not hasattr(found, part):
+            inside = getattr(found, "__name__", module)
+            near = difflib.get_close_matches(part, [each for each in dir(found) if each[0] != "_"], cutoff=0.4)
+            remedy = f"near to it are {', '.join(near)}" if near else "name a class or function that is there"
+            raise ConfigError(f"{what} {target!r} cannot be loaded: there is no {part!r} in {inside}; {remedy}")
+        found = getattr(found, part)
+    if not callable(found):
+        kind = type(found).__name__
+        raise ConfigError(f"{what} {target!r} is an object of type {kind}; name a class, or a function that makes it")
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def _imported(module: str, fault: str) -> ModuleType:
+    """The module. Importing runs what its author wrote: whatever comes of that, an end of the program too, is told as
+    a fault of the target, because a script that ends with 0 must not look like a kit that was passed."""
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as failure:
-        raise ConfigError(
-            f"{what} {target!r} cannot be loaded: {failure}; give module:name, importable from here"
-        ) from failure
-    return found
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as failure:
+        missing = failure.name if isinstance(failure, ModuleNotFoundError) else None
+        if missing is not None and f"{module}.".startswith(f"{missing}."):
+            why = f"there is no module {missing!r} here; run from the directory that holds it, or install it"
+        else:
+            why = f"importing {module} raised {type(failure).__name__}: {failure}"
+        raise ConfigError(f"{fault}: {why}") from failure

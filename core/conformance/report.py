@@ -11,7 +11,7 @@ import attrs
 
 from .kit import Level
 
-__all__ = ["REPORT_FORMAT", "Outcome", "Report", "Status"]
+__all__ = ["OUTCOME_FIELDS", "REPORT_FIELDS", "REPORT_FORMAT", "Outcome", "Report", "Status"]
 
 REPORT_FORMAT = 1
 """Rises when the meaning of a field changes."""
@@ -22,13 +22,48 @@ class Status(enum.StrEnum):
 
     PASSED = "passed"
     FAILED = "failed"
-    """The promise is broken."""
     NOT_CLAIMED = "not_claimed"
-    """The plug-in does not claim the capability, and where a way to lack it is documented, that is how it lacks it."""
     NOT_CHECKED = "not_checked"
-    """The promise was not looked at; the message says what is missing."""
     ERROR = "error"
-    """Something else went wrong while it was looked at, in the plug-in or in the kit."""
+
+    @property
+    def meaning(self) -> str:
+        """What it says of the plug-in."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Status.PASSED: "the promise is kept",
+    Status.FAILED: "the promise is broken",
+    Status.NOT_CLAIMED: "the plug-in does not claim the capability, and where a way to lack it is documented, that is "
+                        "how it lacks it",
+    Status.NOT_CHECKED: "the promise was not looked at; the message says what is missing",
+    Status.ERROR: "something else went wrong while it was looked at, in the plug-in or in the kit; counts as failed",
+}  # fmt: skip
+
+REPORT_FIELDS = {
+    "format": "the version of this format, 1; it rises when the meaning of a field changes",
+    "kit": "the name of the kit",
+    "kit_version": "rises when a check is added or asks for more",
+    "target": "what was checked, as it follows the command, with the options that change how the kit looks",
+    "level": "how deep: L0 to L3",
+    "claims": "for each capability of the kit whether the plug-in claims it",
+    "ok": "whether no check failed: the exit code is 0",
+    "counts": "for each status how many checks ended so",
+    "outcomes": "one object for each check, by level and id",
+}
+"""The fields of a report as JSON, in their order."""
+OUTCOME_FIELDS = {
+    "id": "the check; it never changes",
+    "name": "its name; it may change",
+    "level": "L0 to L3",
+    "status": "how it ended: one of those below",
+    "message": "what was seen where something else was due, or what is missing; empty for a check that passed",
+    "asserts": "what holds when it passes, with the rules of the protocol behind it",
+    "doc": "page and heading below docs/ that explain the promise",
+    "rerun": "the command that runs this check alone",
+}
+"""The fields of one of its outcomes."""
 
 
 @attrs.frozen(kw_only=True)

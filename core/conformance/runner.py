@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ..errors import ConfigError
+from .blame import leaves, said
 from .kit import Body, Check, CheckFailed, Kit, Level, NotChecked, Subject
 from .report import Outcome, Report, Status
 
@@ -37,7 +38,8 @@ def run_kit(
 ) -> Report:
     """Run the checks up to `level`, or those that `only` names, and report.
 
-    A plug-in that fails at L0 cannot be judged further: the checks above are then reported as not checked.
+    A plug-in that fails at L0, or at a check that is a gate, cannot be judged further: the checks after it are then
+    reported as not checked.
 
     Args:
         subject: what the bodies of the checks take.
@@ -56,9 +58,10 @@ def run_kit(
             f"them, and was told of {sorted(claims)}"
         )
     outcomes: list[Outcome] = []
+    shut: Outcome | None = None
     for check in kit.select(level=level, only=only):
-        if check.level > Level.L0 and any(before.level is Level.L0 and not before.ok for before in outcomes):
-            outcome = _outcome(check, Status.NOT_CHECKED, "a check of L0 failed: repair that first", rerun)
+        if shut is not None and check.level > Level.L0:
+            outcome = _outcome(check, Status.NOT_CHECKED, f"{shut.id} failed: repair that first", rerun)
         elif check.within is not None and not claims[check.within]:
             outcome = _outcome(check, Status.NOT_CLAIMED, f"{check.within} is not claimed", rerun)
         else:
@@ -66,6 +69,8 @@ def run_kit(
                 check, subject, claimed=check.needs is None or claims[check.needs], run=run, rerun=rerun
             )
         outcomes.append(outcome)
+        if not outcome.ok and shut is None and (check.gate or check.level is Level.L0):
+            shut = outcome
         if on_outcome is not None:
             on_outcome(outcome)
     return Report(
@@ -107,18 +112,12 @@ def _verdict(body: Body[Subject], subject: Subject, run: Run | None) -> tuple[St
 
 def _judge(error: Exception) -> tuple[Status, str]:
     """The weightiest thing that was raised; tasks that run together raise in groups."""
-    leaves = list(_leaves(error))
+    raised = list(leaves(error))
     for kind, status in ((CheckFailed, Status.FAILED), (NotChecked, Status.NOT_CHECKED)):
-        for leaf in leaves:
+        for leaf in raised:
             if isinstance(leaf, kind):
                 return status, str(leaf)
-    return Status.ERROR, "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves)
-
-
-def _leaves(error: Exception) -> list[Exception]:
-    if isinstance(error, ExceptionGroup):
-        return [leaf for part in error.exceptions for leaf in _leaves(part)]
-    return [error]
+    return Status.ERROR, said(error)
 
 
 def _outcome(check: Check[Subject], status: Status, message: str, rerun: Rerun) -> Outcome:

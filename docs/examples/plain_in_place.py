@@ -72,11 +72,13 @@ class PlainInPlace:
         return os.urandom(16)
 
     def build(self, order):
-        self.close()
-        with DOORS:
-            self.room = ROOMS.setdefault(order.uid, Room(order.new_world_size))
-        self.session = order
+        self.leave()
+        self.room, self.session = self.enter(order), order
         self.meet("build", None)
+
+    def enter(self, order):
+        with DOORS:
+            return ROOMS.setdefault(order.uid, Room(order.new_world_size))
 
     def share(self, order):
         gives = self.session.members[self.session.new_rank][0] == order.source
@@ -89,11 +91,14 @@ class PlainInPlace:
         if self.session is not None and self.session.session_id == order.session_id:
             self.room.end("it was aborted")
 
-    def close(self):
+    def leave(self):
         if self.room is not None:
             self.room.end("a member left")
             ROOMS.pop(self.session.uid, None)
         self.session = self.room = None
+
+    def close(self):
+        self.leave()
 
     def meet(self, what, given):
         if self.session.session_id in self.aborted:

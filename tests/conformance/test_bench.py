@@ -94,7 +94,13 @@ def test_a_target_that_is_none_is_told_the_two_forms(target: str) -> None:
 
 
 def test_a_factory_stands_before_the_first_at_sign() -> None:
-    assert bench_for("nest.pigeons:Pigeon@pigeon://user@loft:7").address == "nest.pigeons:Pigeon"
+    made = f"{ServesWhoeverKnocks.__module__}:{ServesWhoeverKnocks.__name__}"
+    assert bench_for(f"{made}@pigeon://user@loft:7").address == made
+
+
+def test_a_factory_that_is_not_there_is_told_before_any_check() -> None:
+    with pytest.raises(ConfigError, match=r"transport 'nest.pigeons:Pigeon' .* there is no module 'nest'"):
+        bench_for("nest.pigeons:Pigeon@pigeon://loft")
 
 
 @pytest.mark.parametrize("target", ["pigeon://user@loft:7", "pigeon://loft"])

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
 from paceline.core.conformance import (
+    OUTCOME_FIELDS,
+    REPORT_FIELDS,
     CheckFailed,
     Kit,
     Level,
@@ -23,6 +27,8 @@ from paceline.core.conformance import (
     run_check,
     run_kit,
 )
+from paceline.core.conformance.blame import place_of, said
+from paceline.core.conformance.named import named
 from paceline.core.errors import ConfigError, LocalProtocolError, TransportError
 
 DOC = "guides/page.md#heading"
@@ -82,7 +88,8 @@ def test_anything_else_that_is_raised_is_an_error_and_ends_nothing() -> None:
     report = run_kit(kit, Box(), target="box", claims={"large": False, "loud": False})
 
     assert [(each.id, each.status) for each in report.outcomes] == [("B101", Status.ERROR), ("B102", Status.PASSED)]
-    assert report.outcomes[0].message == "ZeroDivisionError: integer division or modulo by zero"
+    text = r"ZeroDivisionError: integer division or modulo by zero, in <lambda> \(test_conformance.py:\d+\)"
+    assert re.fullmatch(text, report.outcomes[0].message)
 
 
 def later(box: Box) -> None:
@@ -266,7 +273,7 @@ def test_raising_takes_the_right_kind_with_the_right_words() -> None:
     ("error", "text"),
     [
         (None, "a dial raised nothing where TransportError is due"),
-        (ValueError("x"), r"a dial raised ValueError \(x\) where TransportError is due"),
+        (ValueError("x"), r"a dial raised ValueError: x, in \w+ \(\w+\.py:\d+\), where TransportError is due"),
         (TransportError("nobody"), "does not name 'box:1': nobody"),
         (CheckFailed("other"), "^other$"),
     ],
@@ -320,3 +327,84 @@ def test_a_display_hears_of_each_outcome_as_it_comes() -> None:
     done = run_kit(three_levels(), Box(), target="box", claims=claims, on_outcome=heard.append)
 
     assert tuple(heard) == done.outcomes and done.ok
+
+
+# --- what helps the author
+
+
+def test_the_fields_of_a_report_are_those_that_are_documented() -> None:
+    """docs/reference/conformance.md is made from these tables."""
+    report = run_kit(kit_of(lambda box: None), Box(), target="box", claims={"large": False, "loud": False})
+    plain = report.plain()
+
+    assert list(plain) == list(REPORT_FIELDS) and list(plain["outcomes"][0]) == list(OUTCOME_FIELDS)
+    assert set(plain["counts"]) == {status.value for status in Status}
+    assert all(status.meaning for status in Status)
+
+
+def test_a_gate_that_is_shut_leaves_the_rest_unchecked() -> None:
+    """A hundred checks that wait for what the first one did not get would say nothing more."""
+    kit = boxes()
+    kit.check("B101", Level.L1, doc=DOC, gate=True)(passes)
+    kit.check("B102", Level.L1, doc=DOC, gate=True)(fails)
+    kit.check("B201", Level.L2, doc=DOC)(passes)
+    report = run_kit(kit, Box(), target="box", claims={"large": False, "loud": False})
+
+    told = [(each.id, each.status, each.message) for each in report.outcomes]
+    assert told[0] == ("B101", Status.PASSED, "") and told[1][:2] == ("B102", Status.FAILED)
+    assert told[2] == ("B201", Status.NOT_CHECKED, "B102 failed: repair that first")
+
+
+def passes(box: Box) -> None:
+    """A box is there."""
+
+
+def fails(box: Box) -> None:
+    """A box can be opened."""
+    ensure(False, "it cannot")
+
+
+def test_the_place_is_the_innermost_of_the_plug_in() -> None:
+    """What a plug-in calls is its own affair, and the line in it is what its author can change."""
+    try:
+        json.loads("{")
+    except ValueError as error:
+        assert place_of(error).startswith("test_the_place_is_the_innermost_of_the_plug_in (test_conformance.py:")
+    assert place_of(ValueError("never raised")) == ""
+
+
+def test_all_that_was_raised_together_is_said() -> None:
+    both = ExceptionGroup("two tasks", [ValueError("one"), ExceptionGroup("more", [OSError("two")])])
+    assert said(both) == "ValueError: one; OSError: two"
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("no_such_module:Box", "there is no module 'no_such_module' here; run from the directory that holds it"),
+        ("paceline.nowhere:Box", "there is no module 'paceline.nowhere' here"),
+        ("json:loadz", "there is no 'loadz' in json; near to it are load"),
+        ("json:zzz", "name a class or function that is there"),
+        ("json:__doc__", "is an object of type str"),
+        ("json:", "is not written as module:name"),
+        (":loads", "is not written as module:name"),
+    ],
+)
+def test_a_factory_that_cannot_be_had_says_which_part_is_at_fault(target: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^box '{target}'.*{text}"):
+        named(target, "box")
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [("import sys; sys.exit(0)", "SystemExit: 0"), ("def (:", "SyntaxError"), ("1 / 0", "ZeroDivisionError"),
+     ("import no_such_dependency", "No module named 'no_such_dependency'")],
+)  # fmt: skip
+def test_a_module_that_cannot_be_imported_is_a_mistake_of_the_caller(
+    source: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that ends the program: that would look like a kit that was passed."""
+    (tmp_path / "box_of_somebody.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=f"importing box_of_somebody raised .*{text}"):
+        named("box_of_somebody:Box", "box")

@@ -24,16 +24,19 @@ CHANNEL = f"{PAGE}#the-channel"
 # --- listening and dialling
 
 
-@KIT.check("T101", Level.L1, doc=ADDRESSES)
+@KIT.check("T101", Level.L1, doc=ADDRESSES, gate=True)
 async def a_listener_can_be_dialled_at_its_url(bench: Bench) -> None:
-    """The listener's `url` is complete: whoever dials it gets a channel, and both ends name their peer."""
+    """The listener's `url` is complete: whoever dials it gets a channel, both ends name their peer, and a message
+    passes each way."""
     async with meet(bench) as met:
         url = met.listener.url
         ensure(url.startswith(f"{met.transport.scheme}://"), f"the listener's url is {url!r}")
-        both = await met.join()
+        with within(bench.limit_s, "a dial, and the arrival of its channel at the handler,"):
+            both = await met.join()
         for end in both:
             ensure(isinstance(end.peer, str) and end.peer != "", f"a channel's peer is {end.peer!r}")
-        await exchange(both)
+        with within(bench.limit_s, "a message each way"):
+            await exchange(both)
 
 
 @KIT.check("T102", Level.L1, doc=ADDRESSES)

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, raising, run_kit
+from ...core.conformance.blame import leaves, place_of
 from ...core.conformance.named import named
 from ...core.errors import ConfigError
 from ..api import Capabilities, Channel, Credentials, Transport
@@ -37,7 +38,7 @@ PAGE = "guides/write-a-transport.md"
 
 KIT: Kit[Bench] = Kit(
     name="transport",
-    version=2,
+    version=3,
     capabilities={
         "across_processes": "another process of this host can dial the listener's URL",
         "across_hosts": "the listener's URL names a host, so that other hosts can dial it",
@@ -117,13 +118,16 @@ def bench_for(target: str, **options: Any) -> Bench:
     `options` are further fields of the bench.
 
     Raises:
-        ConfigError: the target has neither form. A transport that cannot be made is found by a check of L0.
+        ConfigError: the target has neither form, or there is no such factory. A transport that cannot be found by its
+            scheme, or that its factory fails to make, is a matter of the checks of L0.
     """
     factory, _, url = target.partition("@")
     if "://" in factory or ":" not in factory:
         factory, url = "", target
     if "://" not in url:
         raise ConfigError(f"{target!r} is no transport: write scheme://address or module:factory@scheme://address")
+    if factory:
+        named(factory, "transport")
 
     @asynccontextmanager
     async def fresh() -> AsyncIterator[tuple[Transport, str]]:
@@ -136,7 +140,7 @@ def make_transport(address: str) -> Transport:
     """The transport that `Bench.address` stands for."""
     if "://" in address:
         return find_transport(address)
-    transport: Transport = named(address, "the transport")()
+    transport: Transport = named(address, "transport")()
     return transport
 
 
@@ -197,11 +201,18 @@ def run_within(patience_s: float, clock: Callable[[], trio.abc.Clock] | None = N
 
 @contextmanager
 def within(seconds: float, what: str) -> Iterator[None]:
-    """The block must end in this time, and is cancelled if it does not: `CheckFailed`."""
+    """The block must end in this time, and is cancelled if it does not: `CheckFailed`, which says what of the transport
+    waited."""
+    waited: list[str] = []
     with trio.move_on_after(seconds) as scope:
-        yield
+        try:
+            yield
+        except BaseException as end:
+            waited += [place for leaf in leaves(end) if (place := place_of(leaf))]
+            raise
     if scope.cancelled_caught:
-        raise CheckFailed(f"{what} did not end within {seconds:g} s")
+        where = f"; what waited was {', '.join(dict.fromkeys(waited))}" if waited else ""
+        raise CheckFailed(f"{what} did not end within {seconds:g} s{where}")
 
 
 @contextmanager

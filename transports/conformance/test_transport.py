@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ...core.conformance import Kit
-from ...core.conformance.pytest_kit import Judge, kit_tests, option
+from ..pytest_kit import Judge, kit_tests, option
 from .kit import KIT, bench_for, conform
 
 __all__: list[str] = []

@@ -1,6 +1,7 @@
 """The conformance kits for policies: convergence guards, cadence balancers, failure detectors.
 
     paceline conform policy mypackage:MyGuard --kind guard
+    paceline conform policy growth --kind guard             one that ships, by its name in the configuration
     check_guard(MyGuard), check_cadence(MyBalancer), check_detector(MyDetector)      the same, from a test of your own
 
 What a kit takes is a factory, called anew for every policy it needs: a class will do. A policy may say what it `claims`
@@ -22,9 +23,11 @@ from . import liveness
 from .cadences import CADENCES
 from .detectors import DETECTORS
 from .guards import GUARDS
-from .subjects import cadence
+from .shipped import SHIPPED, policy_named
+from .subjects import cadence, stated_claims
 
-__all__ = ["CADENCES", "DETECTORS", "GUARDS", "KITS", "check_cadence", "check_detector", "check_guard", "check_policy"]
+__all__ = ["CADENCES", "DETECTORS", "GUARDS", "KITS", "SHIPPED", "check_cadence", "check_detector", "check_guard",
+           "check_policy", "claims_of", "policy_named"]  # fmt: skip
 
 KITS: dict[str, Kit[Any]] = {"cadence": CADENCES, "guard": GUARDS, "detector": DETECTORS}
 """The kits by the name of what they are for."""
@@ -45,10 +48,10 @@ def check_policy(
     """Judge what `make` makes by the kit of its `kind`: cadence, guard or detector. `target` is its name in the report.
     Raises `ConfigError` if `only` names no check."""
     kit = KITS[kind]
-    claimed = _claims(kind, make)
+    claimed = claims_of(kind, make)
     name = target or str(getattr(make, "__name__", kind))
     return run_kit(
-        kit, make, target=name, claims={each: each in claimed for each in kit.capabilities}, level=level, only=only,
+        kit, make, target=name, claims=claimed, level=level, only=only,
         on_outcome=on_outcome, rerun=lambda check: f"paceline conform policy {name} --kind {kind} --check {check}",
     )  # fmt: skip
 
@@ -68,11 +71,11 @@ def check_detector(make: Callable[[], Detector], **options: Any) -> Report:
     return check_policy("detector", make, **options)
 
 
-def _claims(kind: str, make: Callable[..., Any]) -> Sequence[str]:
-    """What the policy claims; one that cannot even be made claims nothing, and L0 says why."""
-    if hasattr(make, "claims"):
-        return tuple(make.claims)
+def claims_of(kind: str, make: Callable[..., Any]) -> dict[str, bool]:
+    """For each capability of the kit whether the policy claims it. One that cannot be made, or whose `claims` are no
+    names, claims nothing, and L0 says why."""
     try:
-        return tuple(getattr(cadence(make) if kind == "cadence" else make(), "claims", ()))
+        claimed = stated_claims(make, cadence(make) if kind == "cadence" else make())
     except Exception:
-        return ()
+        claimed = ()
+    return {each: each in claimed for each in KITS[kind].capabilities}

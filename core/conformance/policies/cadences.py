@@ -9,13 +9,13 @@ from ...cadence import CadencePhase
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth
 from ...policies import Cadence, CadenceFactory
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, RANKS, cadence, plain, reports, verdicts, window
+from .subjects import GUIDE, RANKS, cadence, ensure_claims, ensure_shape, plain, reports, verdicts, window
 
 __all__ = ["CADENCES"]
 
 CADENCES: Kit[CadenceFactory] = Kit(
     name="cadences",
-    version=2,
+    version=3,
     capabilities={
         "balances": "gives a faster rank more steps per window",
         "grows": "lengthens the window while averaging costs too large a part of it",
@@ -57,14 +57,17 @@ def _move(made: Cadence, before: tuple[int, ...], voters: tuple[int, ...]) -> No
 
 @CADENCES.check("P201", Level.L0, doc=f"{GUIDE}#a-balancer")
 def a_balancer_is_made(make: CadenceFactory) -> None:
-    """It is made with the arguments of `Balancer`, knows its ranks, and has a count of at least 1 for each."""
+    """It is made with the arguments of `Balancer`, knows its ranks, has a count of at least 1 for each, and claims only
+    what can be claimed."""
     for knobs in KNOBS:
         with accepting(f"making one with {knobs}"):
             made = cadence(make, **knobs)
+        ensure_shape(made, Cadence)
         ensure(list(made.ranks) == list(RANKS), f"it was made for {RANKS} and knows {made.ranks}")
         _ensure_bounds(made, f"new, {knobs}", knobs, RANKS)
         ensure(isinstance(made.calibrated, bool), f"calibrated is {made.calibrated!r}")
         ensure(isinstance(made.hinted, bool), f"hinted is {made.hinted!r}")
+        ensure_claims(CADENCES, make, made)
 
 
 @CADENCES.check("P211", Level.L1, doc=f"{GUIDE}#total")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from ...detector import Detector, Learned, Limits
 from ...simulation.dice import Dice
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, WILD
+from .subjects import GUIDE, WILD, ensure_claims, ensure_shape
 
 __all__ = ["DETECTORS"]
 
 DETECTORS: Kit[Callable[[], Detector]] = Kit(
     name="detectors",
-    version=2,
+    version=3,
     capabilities={"learns": "what a stage took lately moves its deadline"},
 )
 LIMITS = (
@@ -34,9 +34,13 @@ def _histories(number: int) -> Iterator[tuple[float, ...]]:
 
 @DETECTORS.check("P301", Level.L0, doc=f"{GUIDE}#a-failure-detector")
 def a_detector_is_made(make: Callable[[], Detector]) -> None:
-    """The factory makes one, and it gives a deadline for a rank of which nothing is known."""
+    """The factory makes one, it gives a deadline for a rank of which nothing is known, and claims only what can be
+    claimed."""
     with accepting("a first deadline"):
-        found = make().deadline((), LIMITS[0])
+        made = make()
+        ensure_shape(made, Detector)
+        found = made.deadline((), LIMITS[0])
+    ensure_claims(DETECTORS, make, made)
     ensure(isinstance(found, Learned), f"the deadline is a {type(found).__name__}, not Learned")
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
 from ...guard import Guard, GuardInput
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, guard_inputs, plain, runaway
+from .subjects import GUIDE, ensure_claims, ensure_shape, guard_inputs, plain, runaway
 
 __all__ = ["GUARDS"]
 
 GUARDS: Kit[Callable[[], Guard]] = Kit(
     name="guards",
-    version=2,
+    version=3,
     capabilities={
         "nudges": "shortens the window when a cohort flies apart",
         "free_of_world": "its verdicts do not change when ranks with the same divergence are added (I64)",
@@ -31,11 +31,14 @@ def _verdicts(guard: Guard, cycles: Iterable[GuardInput]) -> list[Verdict]:
 
 @GUARDS.check("P101", Level.L0, doc=f"{GUIDE}#a-guard")
 def a_guard_is_made(make: Callable[[], Guard]) -> None:
-    """The factory makes a new guard at each call, which says whether it reports telemetry."""
+    """The factory makes a new guard at each call, which says whether it reports telemetry, and claims only what can be
+    claimed."""
     first, second = make(), make()
+    ensure_shape(first, Guard)
     ensure(isinstance(first.reports_telemetry, bool), f"reports_telemetry is {first.reports_telemetry!r}")
     stateless = first.saved() == second.saved()
     ensure(first is not second or stateless, "the factory gives the same guard twice")
+    ensure_claims(GUARDS, make, first)
 
 
 @GUARDS.check("P111", Level.L1, doc=f"{GUIDE}#total")

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 from ...guard import GuardInput
 from ...policies import Cadence, CadenceFactory
 from ...simulation.dice import Dice
-from .. import accepting, ensure
+from .. import Kit, accepting, ensure
 
-__all__ = ["GUIDE", "RANKS", "WILD", "cadence", "guard_inputs", "plain", "reports", "runaway",
-           "verdicts", "window"]  # fmt: skip
+__all__ = ["GUIDE", "RANKS", "WILD", "cadence", "ensure_claims", "ensure_shape", "guard_inputs", "plain", "reports",
+           "runaway", "stated_claims", "verdicts", "window"]  # fmt: skip
 
 GUIDE = "guides/write-a-policy.md"
 RANKS = (0, 1, 2, 5)
@@ -33,6 +33,29 @@ def cadence(make: CadenceFactory, **knobs: Any) -> Cadence:
         max_batch_diff=None, cap=None, relax_allowed=False, speed_ratios=None, anchor_ratios=None,
     )  # fmt: skip
     return make(**{**given, **knobs})
+
+
+def stated_claims(make: Callable[..., Any], made: object) -> tuple[str, ...]:
+    """What a policy says that it can do: `claims` of its factory, or of what was made. `CheckFailed` if that is no
+    tuple of names."""
+    claims = getattr(made if isinstance(make, type) or not hasattr(make, "claims") else make, "claims", ())
+    named = isinstance(claims, tuple | list) and all(isinstance(each, str) for each in claims)
+    ensure(named, f"claims = {claims!r} is no tuple of names of capabilities, such as ('nudges',)")
+    return tuple(claims)
+
+
+def ensure_shape(made: object, kind: type) -> None:
+    """What was made has everything that its protocol names."""
+    due = [name for name in vars(kind) if not name.startswith("_")]
+    missing = [name for name in due if not hasattr(made, name)]
+    ensure(not missing, f"{type(made).__name__} has no {', '.join(missing)}; a {kind.__name__} has {', '.join(due)}")
+
+
+def ensure_claims(kit: Kit[Any], make: Callable[..., Any], made: object) -> None:
+    """Every name that a policy claims is a capability of its kit: a claim that nobody knows would never be tested."""
+    for claim in stated_claims(make, made):
+        known = ", ".join(kit.capabilities)
+        ensure(claim in kit.capabilities, f"it claims {claim!r}, which nobody knows; what can be claimed is {known}")
 
 
 def window(costs: Mapping[int, float], counts: Mapping[int, int], *, reduce_ms: float = 50.0) -> WindowReport:

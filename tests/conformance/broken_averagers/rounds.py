@@ -17,6 +17,28 @@ from paceline.core.messages import BulkBlock, Contribution, Outcome, RoundKey, R
 from paceline.core.schema import Schema
 
 
+class PlacesAView(StarAverager):
+    """Every second byte of a larger piece: an assignment fills it, a socket cannot."""
+
+    def place(self, block: BulkBlock) -> memoryview:
+        super().place(block)
+        return memoryview(bytearray(2 * block.bytes))[::2]
+
+
+class ScattersAView(StarAverager):
+    """The same on the way back."""
+
+    def scatter(self, rank: int) -> tuple[RoundResult, list[tuple[BulkBlock, memoryview]]]:
+        result, blocks = super().scatter(rank)
+        return result, [(block, _spread(data)) for block, data in blocks]
+
+
+def _spread(data: memoryview) -> memoryview:
+    wide = bytearray(2 * len(data))
+    wide[::2] = data
+    return memoryview(wide)[::2]
+
+
 class TakesAnySchema(StarAverager):
     """A hash that differs is somebody else's worry."""
 

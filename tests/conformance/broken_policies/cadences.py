@@ -19,6 +19,12 @@ class WantsFewArguments(Balancer):
         super().__init__(ranks=ranks, anchor=anchor)
 
 
+class ClaimsToShrink(Balancer):
+    """Nobody knows that claim."""
+
+    claims: ClassVar[tuple[str, ...]] = ("balances", "grows", "shrinks")
+
+
 class DividesByCost(Balancer):
     """Trusts that every rank has a cost."""
 

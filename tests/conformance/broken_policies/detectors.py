@@ -16,6 +16,12 @@ class AnswersInSeconds(LearnedDetector):
         return super().deadline(durations, limits).seconds
 
 
+class ClaimsToForget(LearnedDetector):
+    """Nobody knows that claim."""
+
+    claims: ClassVar[tuple[str, ...]] = ("learns", "forgets")
+
+
 class MeanOfNothing(LearnedDetector):
     """Divides by the number of durations, which may be 0."""
 

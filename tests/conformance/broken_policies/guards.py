@@ -19,6 +19,28 @@ class TelemetryByName(LevelGuard):
     reports_telemetry: ClassVar[Any] = "yes"
 
 
+class ClaimsANameOfItsOwn(LevelGuard):
+    """Misspelt: nobody would ever test it."""
+
+    claims: ClassVar[tuple[str, ...]] = ("nudge",)
+
+
+class ClaimsInWords(LevelGuard):
+    """One name, where a tuple of names is due: each letter of it would be a claim."""
+
+    claims: ClassVar[Any] = "nudges"
+
+
+class HasNoMemory:
+    """Half of a guard: nothing is saved, so a restart could not go on."""
+
+    reports_telemetry: ClassVar[bool] = False
+    claims: ClassVar[tuple[str, ...]] = ()
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        return Stable()
+
+
 class DividesByTheNorm(LevelGuard):
     """Looks at the rank with the largest norm, which may be none."""
 

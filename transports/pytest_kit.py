@@ -5,7 +5,8 @@ package of checks has a module that pytest collects, of a few lines:
 
     pytest_generate_tests, test_codec = kit_tests(lambda config: (KIT, judge_of(config.getoption("--codec"))))
 
-and its options a line in `paceline.transports.pytest_plugin`.
+and its options an entry in `paceline.transports.pytest_plugin`. The kits themselves know nothing of pytest: those of
+policies are on the floor of core, and what makes tests of them is `pytest_policies` beside this file.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from .kit import Kit, Level
-from .report import Report, Status
+from ..core.conformance import Kit, Level, Report, Status
+from ..core.errors import ConfigError
 
 __all__ = ["Asked", "Judge", "kit_tests", "option"]
 
@@ -27,10 +28,10 @@ Asked = Callable[[pytest.Config], tuple[Kit[Any], Judge]]
 
 
 def option(config: pytest.Config, name: str, example: str) -> str:
-    """An option without which there is nothing to check. `pytest.UsageError` with an example if it is not given."""
+    """An option without which there is nothing to check. `ConfigError` with an example if it is not given."""
     given: str | None = config.getoption(name)
     if given is None:
-        raise pytest.UsageError(f"what is to be checked? give {name}, such as {name} {example}")
+        raise ConfigError(f"what is to be checked? give {name}, such as {name} {example}")
     return given
 
 
@@ -38,7 +39,11 @@ def kit_tests(asked: Asked) -> tuple[Callable[[pytest.Metafunc], None], Callable
     """The two names that a module of tests needs: `pytest_generate_tests`, and the test, whose name is free."""
 
     def generate(metafunc: pytest.Metafunc) -> None:
-        kit, judge = asked(metafunc.config)
+        try:
+            kit, judge = asked(metafunc.config)
+        except ConfigError as mistake:
+            # Shown as it is; any other exception would be shown with a traceback through files of paceline.
+            raise pytest.Collector.CollectError(str(mistake)) from None
         checks = kit.select(level=Level[metafunc.config.getoption("--level")])
         names = [f"{check.id}-{check.name}" for check in checks]
         metafunc.parametrize(("judge", "check"), [(judge, check.id) for check in checks], ids=names)

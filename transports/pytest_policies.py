@@ -1,4 +1,7 @@
-"""The kits as tests: `pytest --pyargs paceline.core.conformance.policies --policy mypackage:MyGuard --kind guard`."""
+"""The kits for policies as tests:
+
+    pytest --pyargs paceline.transports.pytest_policies --policy mypackage:MyGuard --kind guard
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from .. import Kit
-from ..named import named
-from ..pytest_kit import Judge, kit_tests, option
-from . import KITS, check_policy
+from ..core.conformance import Kit
+from ..core.conformance.policies import KITS, check_policy, policy_named
+from .pytest_kit import Judge, kit_tests, option
 
 __all__: list[str] = []
 
@@ -17,7 +19,7 @@ __all__: list[str] = []
 def _asked(config: pytest.Config) -> tuple[Kit[Any], Judge]:
     target = option(config, "--policy", "mypackage:MyGuard")
     kind = option(config, "--kind", "guard")
-    make = named(target, "policy")
+    make = policy_named(kind, target)
     return KITS[kind], lambda check: check_policy(kind, make, target=target, only=[check])
 
 

@@ -1,0 +1,78 @@
+"""Which check of the kit for averagers catches which of these."""
+
+from __future__ import annotations
+
+from paceline.backends.conformance import KIT, claims_of
+
+from conformance.broken_averagers import in_place, lanes, rounds, sums
+from conformance.caught import Folder
+
+__all__ = ["FOLDER"]
+
+FOLDER = Folder(
+    kit=KIT,
+    modules=(in_place, lanes, rounds, sums),
+    claims=claims_of,
+    caught={
+        "A001": [rounds.KnowsNoGamma],
+        "A002": [rounds.CapableInWords, in_place.NeedsASessionToReceive],
+        "A003": [in_place.HidesThatItIsInPlace, in_place.LiesThatItIsInPlace, in_place.IsOfBothKinds],
+        "A101": [rounds.SendsBeforeTheEnd],
+        "A102": [rounds.HearsOtherRounds],
+        "A103": [rounds.TakesBlocksInAnyOrder],
+        "A104": [rounds.TellsAllTheSame, rounds.ForgetsObservers, lanes.CountsInNumpy],
+        "A105": [rounds.ForgetsTheLastBlock, rounds.StampsOneForAll, rounds.ScattersAView],
+        "A106": [sums.DigestsAndMore, sums.DigestsTheSum],
+        "A107": [rounds.NeverComplete],
+        "A108": [rounds.NeverTired, rounds.AbortsInSilence],
+        "A121": [in_place.CountsItsSessions],
+        "A122": [in_place.ForgetsTheAttempt],
+        "A123": [in_place.LetsObserversVote],
+        "A201": [sums.IgnoresGamma, sums.ScalesEachContribution, rounds.PlacesShort, rounds.PlacesAView],
+        "A202": [sums.DividesByTheWorld],
+        "A203": [sums.WeighsBuffers],
+        "A204": [sums.AveragesEverything],
+        "A205": [sums.SumsInTheWireType, sums.NarrowsDoubles],
+        "A206": [sums.SumsAsTheyCome],
+        "A207": [sums.GoesTooFar],
+        "A208": [rounds.RealizesNothing],
+        "A209": [sums.RealizesOverflow],
+        "A210": [rounds.StateIsAContribution],
+        "A211": [rounds.HasRoomForOne],
+        "A212": [sums.WeighsTiedTwice],
+        "A213": [sums.KeepsTheOldSum],
+        "A221": [in_place.WeighsBySteps],
+        "A222": [in_place.WeighsBuffers],
+        "A223": [in_place.AveragesAllItFinds],
+        "A224": [in_place.SumsFromItself],
+        "A225": [in_place.DividesByNothing],
+        "A226": [in_place.SharesWhatRides],
+        "A214": [rounds.KeepsWhatItWasLent],
+        "A301": [rounds.TakesAnySchema, rounds.BelievesEverySteps],
+        "A302": [rounds.ReadsWhatItRefused],
+        "A303": [rounds.TrustsFinite],
+        "A304": [rounds.OverwritesDeposits],
+        "A305": [rounds.TakesAnyAttempt, rounds.ShoutsAtLateFrames],
+        "A306": [rounds.WaitsForTheDead, rounds.CountsTheDead],
+        "A307": [rounds.NeedsNoAdmission],
+        "A308": [sums.KeepsThePartialSum],
+        "A309": [rounds.WritesOverReaders],
+        "A310": [rounds.KeepsTheUnfinished],
+        "A311": [rounds.ReusesPlacedMemory],
+        "A321": [in_place.TrustsItsValues],
+        "A322": [in_place.WaitsForNobody, in_place.HidesItsSession],
+        "A323": [in_place.TakesAnySession],
+        "A324": [in_place.MatchesByPosition],
+        "A325": [in_place.TakesNothingBack],
+        "A326": [in_place.LeavesHalfASum, in_place.GivesUpForGood, in_place.HidesItsAbort],
+        "A327": [in_place.HearsOnlyInside],
+        "A328": [in_place.AddsWhoHasLeft],
+        "A329": [lanes.GoesOnAlone],
+    },
+    both_ways={
+        "ships": ("A003", in_place.HidesThatItIsInPlace, in_place.IsOfBothKinds),
+        "in_place": ("A003", in_place.LiesThatItIsInPlace, in_place.HidesThatItIsInPlace),
+        "abortable": ("A326", in_place.GivesUpForGood, in_place.HidesItsAbort),
+        "needs_session": ("A322", in_place.WaitsForNobody, in_place.HidesItsSession),
+    },
+)

@@ -1,0 +1,75 @@
+"""Which check of the kits for policies catches which of these."""
+
+from __future__ import annotations
+
+import functools
+
+from paceline.core.conformance.policies import KITS, claims_of
+
+from conformance.broken_policies import cadences, detectors, guards
+from conformance.caught import Folder
+
+__all__ = ["CADENCES", "DETECTORS", "FOLDERS", "GUARDS"]
+
+GUARDS = Folder(
+    kit=KITS["guard"],
+    modules=(guards,),
+    claims=functools.partial(claims_of, "guard"),
+    caught={
+        "P101": [guards.TelemetryByName, guards.ClaimsANameOfItsOwn, guards.ClaimsInWords, guards.HasNoMemory],
+        "P111": [guards.DividesByTheNorm, guards.NudgesByTheSignal, guards.AnswersInWords],
+        "P112": [guards.CountsItsCalls],
+        "P113": [guards.ForgetsAtRestart, guards.SavesObjects],
+        "P114": [guards.TakesAnyRecord],
+        "P115": [guards.RemembersEverything],
+        "P121": [guards.NeverSatisfied],
+        "P122": [guards.ClaimsToNudge, guards.NudgesInSecret],
+        "P123": [guards.CountsRanks, guards.FreeInSecret],
+        "P131": [guards.CannotSayWhatItSaw],
+    },
+    both_ways={
+        "nudges": ("P122", guards.ClaimsToNudge, guards.NudgesInSecret),
+        "free_of_world": ("P123", guards.CountsRanks, guards.FreeInSecret),
+    },
+)
+CADENCES = Folder(
+    kit=KITS["cadence"],
+    modules=(cadences,),
+    claims=functools.partial(claims_of, "cadence"),
+    caught={
+        "P201": [cadences.WantsFewArguments, cadences.ClaimsToShrink],
+        "P211": [
+            cadences.DividesByCost, cadences.CountsInFractions, cadences.StarvesTheSlow, cadences.LongerThanAnEpoch,
+        ],
+        "P212": [cadences.DriftsByItself],
+        "P213": [cadences.GrowsUnasked, cadences.GrowsWhenSuppressed],
+        "P214": [cadences.TakesTheNudgeBack],
+        "P215": [cadences.ForgetsItsCounts],
+        "P216": [cadences.TakesOtherRanks],
+        "P217": [cadences.KnowsNoNewcomers],
+        "P218": [cadences.RunsAway],
+        "P221": [cadences.Equalizes, cadences.BalancesInSecret],
+        "P222": [cadences.NeverGrows, cadences.GrowsInSecret],
+        "P231": [cadences.StopsInARun],
+    },
+    both_ways={
+        "balances": ("P221", cadences.Equalizes, cadences.BalancesInSecret),
+        "grows": ("P222", cadences.NeverGrows, cadences.GrowsInSecret),
+    },
+)
+DETECTORS = Folder(
+    kit=KITS["detector"],
+    modules=(detectors,),
+    claims=functools.partial(claims_of, "detector"),
+    caught={
+        "P301": [detectors.AnswersInSeconds, detectors.ClaimsToForget],
+        "P311": [detectors.MeanOfNothing, detectors.KnowsNoLimits],
+        "P312": [detectors.RemembersOthers],
+        "P313": [detectors.SuspectsHabits],
+        "P321": [detectors.LearnsBackwards, detectors.LearnsInSecret, detectors.OneForAll],
+        "P331": [detectors.AlwaysHasty],
+    },
+    both_ways={"learns": ("P321", detectors.OneForAll, detectors.LearnsInSecret)},
+)
+FOLDERS = {"cadence": CADENCES, "guard": GUARDS, "detector": DETECTORS}
+"""By the name of what they are for, in the order of `KITS`."""

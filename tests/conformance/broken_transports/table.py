@@ -1,0 +1,82 @@
+"""Which check of the kit for transports catches which of these."""
+
+from __future__ import annotations
+
+import attrs
+
+from paceline.transports.conformance import KIT
+
+from conformance.broken_transports import cancelled, claims, deaths, doors, ends, leaks, load, misuse, order
+from conformance.caught import Folder
+
+__all__ = ["FOLDER"]
+
+FOLDER = Folder(
+    kit=KIT,
+    modules=(cancelled, claims, deaths, doors, ends, leaks, load, misuse, order),
+    claims=lambda broken: attrs.asdict(broken.capabilities),
+    caught={
+        "T001": [doors.SaysAnotherScheme],
+        "T002": [claims.ClaimsInWords],
+        "T003": [doors.TakesAnyAddress],
+        "T101": [doors.NamesNoPeer],
+        "T102": [ends.SecondChoice],
+        "T103": [doors.KeepsItsAddress],
+        "T104": [doors.ServesOn],
+        "T105": [doors.ClosesItsChannelsToo],
+        "T106": [ends.HandlerEndsServe],
+        "T107": [doors.TakesAnyCredentials],
+        "T111": [ends.ClosesOnce, cancelled.SendsIntoNothing],
+        "T112": [ends.ForgetsToNoticeDeath],
+        "T113": [misuse.CutsWhatIsTooLong],
+        "T114": [misuse.SaysLostForRefused, misuse.SkipsRefusedBlocks],
+        "T115": [misuse.SpeaksAsciiOnly],
+        "T201": [order.Reorders, order.DeliversTwice],
+        "T202": [order.SwapsBlocks],
+        "T203": [order.Interleaves],
+        "T211": [order.CutsLargeBlocks],
+        "T212": [order.TakesFramesAboveTheCap],
+        "T221": [order.SpillsOverThePlace],
+        "T222": [misuse.FillsShortMemory],
+        "T223": [load.SendsFromReusedMemory],
+        "T231": [order.DropsTheLastFrame],
+        "T232": [order.OneHeaderForAll],
+        "T241": [load.UnboundedBuffering],
+        "T242": [load.UnboundedMessages],
+        "T251": [load.BlocksFirst],
+        "T252": [load.ControlBehindBulk, claims.HidesASeparateBulkLane],
+        "T301": [order.TearsAFrameOnCancellation],
+        "T302": [cancelled.SendsIntoNothing],
+        "T303": [cancelled.TearsAMessageOnCancellation],
+        "T304": [cancelled.ReadsOnWhenCancelled],
+        "T305": [cancelled.ClosesWhenCancelled],
+        "T306": [order.LosesAMessageWhenCancelled],
+        "T311": [ends.ForgetsToNoticeDeath, ends.NamesNobody],
+        "T312": [ends.ForgetsTheBulkLane],
+        "T313": [ends.TwoLossNotices],
+        "T314": [doors.RunsItsHandlerTwice],
+        "T315": [order.DeliversAfterClose],
+        "T316": [ends.OneLossEndsAll],
+        "T321": [claims.LiesAboutProcesses, claims.HidesItsPort],
+        "T322": [deaths.WaitsForTheDead],
+        "T323": [deaths.GivesTheLastBlockTwice],
+        "T324": [deaths.BuriesNobodyByName],
+        "T325": [deaths.BuriesNobodyByName],
+        "T326": [deaths.AsksEachInTurn],
+        "T331": [ends.WrongException],
+        "T332": [doors.IsHurtByCancelledDials],
+        "T341": [claims.LiesAboutAuthentication, claims.HidesAuthentication],
+        "T342": [doors.ServesWhoeverKnocks, doors.ListensToAllTheWorld],
+        "T343": [ends.WaitsForEver],
+        "T344": [claims.LiesAboutHosts, doors.ListensToAllTheWorld],
+        "T351": [leaks.LeaksADescriptor],
+        "T352": [leaks.LeaksAThread],
+        "T353": [leaks.LeaksASegment],
+    },
+    both_ways={
+        "across_processes": ("T321", claims.LiesAboutProcesses, claims.HidesItsPort),
+        "across_hosts": ("T344", claims.LiesAboutHosts, doors.ListensToAllTheWorld),
+        "authenticated": ("T341", claims.LiesAboutAuthentication, claims.HidesAuthentication),
+        "separate_bulk": ("T252", load.ControlBehindBulk, claims.HidesASeparateBulkLane),
+    },
+)
