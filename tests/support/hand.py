@@ -20,7 +20,7 @@ __all__ = ["Hand", "alerts", "messages", "named", "pending"]
 
 
 class Hand:
-    """See the module. Time stands still unless `tick` moves it; `confirms`: its heartbeats say that all control messages
+    """See the module. Time stands still unless `tick` moves it; `confirms`: its heartbeats say that control messages
     were handled."""
 
     confirms = False
