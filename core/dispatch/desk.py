@@ -274,10 +274,10 @@ class Desk:
     def note_covered(self, covered: Iterable[Covered]) -> None:
         """Where each pick was finally trained (K-20)."""
         book = self.co.book
-        for part in covered:
-            seen = self.tally(part.epoch).of(part.rank)
-            seen.covered += Slice(part.epoch, part.first, part.count).picks(book.batch_size, book.length(part.epoch))[1]
-            seen.covered_batches += part.count
+        for rank, epoch, first, count in covered:
+            seen = self.tally(epoch).of(rank)
+            seen.covered += Slice(epoch, first, count).picks(book.batch_size, book.length(epoch))[1]
+            seen.covered_batches += count
 
     def tell_parts(self) -> None:
         """O-5: a record of an open epoch whenever another part of it is covered, `reports_per_epoch` in all."""

@@ -107,7 +107,7 @@ class World:
         self.knocks = 0
         for _ in range(setup.ranks):
             self.knock()
-        self.begun = tuple(self._turns)
+        self.begun = tuple(self.turns)
 
     # --- answers -------------------------------------------------------------------------------------------------
 
