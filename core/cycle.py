@@ -20,6 +20,7 @@ from .cycle_again import Again
 from .effects import AbortRound, AdmitContribution, Alert, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
 from .ladder import Stage
+from .participation import idled
 from .phases import PENDING, CyclePhase, RunPhase
 from .values import among, state
 
@@ -233,18 +234,7 @@ class Cycle(Again):
         self.pending_since = co.now
         co.emit(Emit("AverageStart", {"cycle": self.number, "members": list(self.participants)}))
         if not self.forming:
-            co.emit(Emit("Idle", {"cycle": self.number, "ms": self._idle_ms()}))
-
-    def _idle_ms(self) -> dict[str, float]:
-        """How long each member has shown no training, within this window (O-5)."""
-        now, begun, peers, idle = self.co.now, self.idle_since, self.co.peers, {}
-        window = (now - begun) * 1000
-        for rank in self.members:
-            peer = peers[rank]
-            seen = peer.last_progress
-            idle[str(rank)] = idled = (now - (seen if seen > begun else begun)) * 1000
-            peer.idle_ms, peer.window_ms = peer.idle_ms + idled, peer.window_ms + window
-        return idle
+            co.emit(Emit("Idle", {"cycle": self.number, "ms": idled(self)}))
 
     @property
     def first_stage(self) -> Stage:

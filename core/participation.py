@@ -12,9 +12,23 @@ from .phases import ALIVE
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
+    from .cycle import Cycle
     from .peer import Peer
 
-__all__ = ["participation"]
+__all__ = ["idled", "participation"]
+
+
+def idled(cycle: Cycle) -> dict[str, float]:
+    """How many milliseconds each member of a cycle that is armed now has shown no training, within its window (O-5);
+    kept for `idle_share`."""
+    now, begun, peers, idle = cycle.co.now, cycle.idle_since, cycle.co.peers, {}
+    window = (now - begun) * 1000
+    for rank in cycle.members:
+        peer = peers[rank]
+        seen = peer.last_progress
+        idle[str(rank)] = unused = (now - (seen if seen > begun else begun)) * 1000
+        peer.idle_ms, peer.window_ms = peer.idle_ms + unused, peer.window_ms + window
+    return idle
 
 
 def participation(co: Coordinator, peer: Peer) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
 from .action import COORDINATOR
-from .invariants import booked, report_seq_of
+from .invariants import applied_in_order, booked, report_seq_of
 from .step import Run, Turn
 from .telling import follow, into, post
 
@@ -81,9 +81,10 @@ def reports(world: World, process: Process, most: int) -> int:
         event = ev.Received(up.popleft())
         world.into_coordinator(event, now)
         if co.outbox or co.peers[rank] is not peer or not peer.report_seq == before + 1 == report.report_seq:
+            applied_in_order(co, report, before)
             ready = co.take_ready()
             _heard(world, quiet, ready.records[:-1])
-            world.follow(event, before, fx.Ready(ready.records[-1:], ready.effects))
+            world.follow(event, True, fx.Ready(ready.records[-1:], ready.effects))
             return len(quiet) + 1
         booked(co, rank)
         quiet.append(event)

@@ -252,7 +252,9 @@ class World:
         if now > co.late_after:
             self.reached("the coordinator was away")
         self.into_coordinator(event, now)
-        self.follow(event, before, co.take_ready())
+        if before is not None:
+            applied_in_order(co, event.message, before)
+        self.follow(event, before is not None, co.take_ready())
 
     def into_coordinator(self, event: Any, now: float) -> None:
         """One event into the coordinator, which must take it (I22)."""
@@ -262,19 +264,16 @@ class World:
         except Exception as error:
             raise Violation("I22", f"{type(event).__name__} made the coordinator raise {error!r}") from error
 
-    def follow(self, event: Any, before: int | None, ready: fx.Ready) -> None:
-        """What an event of the coordinator has led to; `before` is the last report of its life that had been applied
-        then, if it is a report of a life that goes on."""
+    def follow(self, event: Any, reported: bool, ready: fx.Ready) -> None:
+        """What an event of the coordinator has led to; `reported`: it is a report of a life that goes on."""
         co, effects = self.co, ready.effects
-        if before is not None:
-            applied_in_order(co, event.message, before)
         self.turns.append(Turn(COORDINATOR, event, effects))
         self.journal.keep(co, ready)
         if effects:
             self.perform(effects)
         if self.alive and (effects or self.setup.thorough):
             books(co)
-        elif before is not None:
+        elif reported:
             booked(co, event.message.rank)
         if event.__class__ is ev.Tick and not self.over:
             explained(co)

@@ -244,7 +244,7 @@ def test_a_replay_says_whether_the_same_was_decided(
     """O-8: one line, and exit code 1 with the effect that differs."""
     coordinator = Coordinator(Config(batch_size=2, num_epochs=1, target_ranks=2))
     file = JournalFile(tmp_path / "j", coordinator)
-    coordinator.handle(HelloReceived(4, hello(60)), 1.0)
+    coordinator.handle(HelloReceived(4, hello(60, host="here")), 1.0)
     file.append(coordinator.take_ready())
     file.close()
     if harmed:

@@ -108,7 +108,7 @@ def test_no_value_of_any_kind_is_more_than_a_config_error(knob: str) -> None:
         except ConfigError as error:
             assert knob in str(error), error
         else:
-            ratios = isinstance(value, list) and knob == "speed_ratios"
+            ratios = isinstance(value, list) and knob in ("speed_ratios", "anchor_hint")
             assert ratios or kinds is Any or isinstance(getattr(config, knob), kinds | int)
             assert not isinstance(value, bool) or kinds in (Any, bool, bool | None)
 

@@ -134,7 +134,7 @@ class Cohort(World):
             while waiting and waiting[0].when <= index and self.finish is None:
                 fault = waiting.popleft()
                 self.strike(fault.kind, fault.rank, fault.amount)
-            if not self._go_on(schedule, index):
+            if not self._take_turn(schedule, index):
                 break
         assert self.finish is not None, f"I38: the run did not end: {self.co.explain()} {self.log[-12:]}"
 
@@ -143,10 +143,10 @@ class Cohort(World):
         for index in range(MOST_ACTIONS):
             if done():
                 return
-            assert self._go_on(schedule, index), f"the run ended before: {self.log[-12:]}"
+            assert self._take_turn(schedule, index), f"the run ended before: {self.log[-12:]}"
         raise AssertionError(f"it never came to that: {self.co.explain()} {self.log[-12:]}")
 
-    def _go_on(self, schedule: Sequence[int], index: int) -> bool:
+    def _take_turn(self, schedule: Sequence[int], index: int) -> bool:
         found = self.choices()
         assert self.over or found != [act("tick")] or self.co.explain(), "I39: nobody knows what is waited for"
         if found:

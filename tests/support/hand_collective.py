@@ -14,8 +14,6 @@ from .hand import Hand, messages, named
 class Joint(Hand):
     """`form` brings it to its first plans, with session 1; `ranks` that knock are all voters then."""
 
-    confirms = True
-
     def __init__(self, ranks: int = 3, **knobs: Any) -> None:
         super().__init__(ranks, **{"averager": "collective", "min_ranks": min(ranks, 2) or 1, **knobs})
 

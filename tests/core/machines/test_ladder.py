@@ -15,36 +15,16 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.detector import Learned, Limits
-from paceline.core.ladder import Climb, Stage, learned, next_due
+from paceline.core.ladder import Stage, learned
 from paceline.core.phases import CyclePhase, PeerPhase
 from paceline.core.simulation.action import act
 
 from support import duties
+from support.climbing import owes_snapshot, said, ship
 from support.cohort import Cohort
 from support.hand import Hand, messages, named, pending
 from support.rank import Rank, reports
 from support.runs import CLIMB
-
-
-def said(effects: list[Any], *names: str) -> list[tuple[str, int, str]]:
-    """Name, rank and stage of the ladder's events among effects."""
-    wanted = names or ("Suspect", "Nudge", "Excluded")
-    return [(e.name, e.facts["rank"], e.facts["stage"]) for e in effects if isinstance(e, fx.Emit) and e.name in wanted]
-
-
-def ship(hand: Hand, *ranks: int) -> None:
-    """These ranks have given their whole contribution."""
-    for rank in ranks:
-        hand.ready(rank)
-        hand.feed(ev.RoundProgress(hand.co.cycle.key, rank, 100, True))
-
-
-def owes_snapshot(**knobs: Any) -> Hand:
-    """Cycle 1 is armed, rank 1 has shipped and rank 0 says nothing."""
-    hand = pending(samples=400, **{"suspect_initial_s": 10.0, **knobs})
-    ship(hand, 1)
-    return hand
-
 
 # --- the deadline (M-11) ---------------------------------------------------------------------------------------------
 
@@ -459,61 +439,3 @@ def test_a_death_in_the_epoch_callback_passes_nothing_on() -> None:
     run.feed(ev.LinkLost(0, 1, "reset"))
     assert run.co.roles.holder("epoch") == 1
     assert not run.co.actions.duties
-
-
-# --- at the very instant ---------------------------------------------------------------------------------------------
-
-
-def at(hand: Hand, seconds: float) -> list[Any]:
-    """A Tick at this instant, seconds after the arm of the cycle that is pending."""
-    hand.now = hand.co.cycle.armed_at + seconds
-    for rank in hand.co.alive:
-        hand.co.peers[rank].last_seen = hand.now
-    hand.co.urgent, hand.co.late_after = True, float("inf")
-    return hand.feed(ev.Tick())
-
-
-def test_each_step_is_exceeded_strictly() -> None:
-    """M-12, M-13, M-14: at L, 2L and 3L nothing is due yet; a moment later it is."""
-    hand = owes_snapshot(laggards="exclude", max_nudges=2)
-    for seconds, due in ((10.0, "Suspect"), (20.0, "Nudge"), (30.0, "Nudge")):
-        assert (due, 0, "snapshot") not in said(at(hand, seconds))
-        assert hand.co.peers[0].phase is PeerPhase.VOTER
-        assert (due, 0, "snapshot") in said(at(hand, seconds + 0.001))
-    assert hand.co.peers[0].phase is PeerPhase.LAGGING
-
-
-@pytest.mark.parametrize(("laggards", "due"), [("wait", False), ("exclude", True)])
-def test_a_tick_is_due_only_where_a_step_is(laggards: str, due: bool) -> None:
-    """M-10: after the last nudge nothing is waited for but an exclusion, where there is one."""
-    hand = owes_snapshot(laggards=laggards, max_nudges=1)
-    at(hand, 10.001)
-    at(hand, 20.001)
-    assert hand.co.peers[0].climb.nudges == 1
-    assert (next_due(hand.co) == pytest.approx(hand.co.cycle.armed_at + 30.0)) is due
-    assert (next_due(hand.co) < float("inf")) is due
-
-
-def test_no_more_durations_are_remembered_than_the_history_holds() -> None:
-    """M-11."""
-    climb = Climb(3)
-    for seconds in (1.0, 2.0, 3.0, 4.0):
-        climb.remember(Stage.ACK, seconds)
-    assert list(climb.durations[Stage.ACK]) == [2.0, 3.0, 4.0]
-
-
-def test_when_everyone_has_done_its_part_nobody_is_waited_for() -> None:
-    """M-16: the clock of a wait runs while some have done theirs, and neither before nor after."""
-    hand = Hand(2).form()
-    assert hand.co.cycle.waiting_since is None
-    hand.step(0, 3)
-    hand.complete(0)
-    assert hand.co.cycle.waiting_since == hand.now
-    hand.step(1, 3)
-    assert hand.co.cycle.pending and hand.co.cycle.waiting_since is None
-
-
-@pytest.mark.parametrize(("policy", "grows"), [("sync", False), ("cadence", True), ("async", True)])
-def test_the_window_grows_where_it_may(policy: str, grows: bool) -> None:
-    """B-10: lock-step has no window."""
-    assert Hand(2, policy=policy).form().co.balancer.growth_applies is grows

@@ -14,6 +14,13 @@ from paceline.core.phases import CyclePhase, RunPhase
 from support.hand import alerts, messages, named
 from support.hand_collective import SICK, Joint, asked, covered, joint, lost
 
+
+@pytest.fixture(autouse=True)
+def confirming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks here handle what they are sent, and say so with their heartbeats (M-32)."""
+    monkeypatch.setattr(Joint, "confirms", True)
+
+
 # --- formation (M-6) ----------------------------------------------------------------------------------------------
 
 
