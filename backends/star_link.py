@@ -54,7 +54,6 @@ class StarLink:
 
     def __init__(self, driver: RankDriver, model: FlatModel, *, with_digest: bool, joining: bool = False) -> None:
         self._driver = driver
-        self._life = driver.worker.settings.incarnation
         self._channel: Channel
         self._model = model
         self._with_digest = with_digest
@@ -134,9 +133,6 @@ class StarLink:
     async def run(self, channel: Channel) -> None:
         """Ship and receive over a channel until its lane ends; its end is told by the control lane."""
         self._channel = channel
-        life = self._driver.worker.settings.incarnation
-        if life != self._life:  # a new life begins like a joiner (W-21)
-            self._life, self._lacks_static = life, self._model.static.nbytes > 0
         self._static = None
         try:
             async with trio.open_nursery() as nursery:

@@ -115,7 +115,8 @@ class Joins:
             return  # the whole state moves in the session of the newcomer (M-31)
         for rank in co.alive:
             peer = co.peers[rank]
-            if peer.phase == JOINING and peer.attached and not self._served(rank):
+            holds_all = (rank, peer.incarnation) in self.seeds  # others are given what it has, and nobody else has any
+            if peer.phase == JOINING and peer.attached and not holds_all and not self._served(rank):
                 self._ask(rank, peer.incarnation)
 
     def promoted(self, peer: Peer) -> None:

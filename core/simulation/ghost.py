@@ -431,8 +431,8 @@ class Ghost:
     def _i18_observers_give_nothing(self, opened: fx.OpenRound) -> None:
         members, observers = {r for r, _, _ in opened.members}, {r for r, _ in opened.observers}
         require(not members & observers, "I18", f"{members & observers} observe and give")
-        to_averager = opened.key.is_transfer and not observers  # who alone stands on the version has no vote (M-45)
-        if opened.key.cycle > 0 and not to_averager:
+        seeded = opened.key.is_transfer and not self.voting  # who alone stands on the version has no vote (M-45)
+        if opened.key.cycle > 0 and not seeded:
             require(members <= self.voting, "I18", f"{members - self.voting} are no voters")
             require(observers.isdisjoint(self.voting), "I18", f"{observers & self.voting} are voters")
 

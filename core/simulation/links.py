@@ -55,7 +55,8 @@ def hang_up(world: World, process: Process, after_s: float) -> None:
 
 
 def dial(world: World, process: Process) -> None:
-    """A process knocks again. Through a link that carries nothing, or at a door that is gone, nothing comes back."""
+    """A process knocks again. Through a link that carries nothing, or at a door that is gone, nothing comes back; nor
+    from a coordinator that dies of the knock before it answers."""
     process.dials_at = None
     process.down.clear()
     if world.over or process.muted or process.deafened:
@@ -67,6 +68,8 @@ def dial(world: World, process: Process) -> None:
     hello = attrs.evolve(greeting(world.setup, process.worker.settings.rank), resume=claim)
     world.feed(ev.HelloReceived(process.link, hello))
     world.knocking.clear()
+    if not world.alive and process.runs and not (process.linked or process.down):
+        world.tell(process, ev.LinkLost(cause=NOBODY_THERE))
 
 
 def turned_away(world: World, effect: fx.Refuse) -> None:
@@ -94,10 +97,10 @@ def let_in(world: World, effect: fx.Admit, process: Process) -> None:
 
 
 def _born_again(world: World, effect: fx.Admit, old: Process) -> Process:
-    """The same training process under a new number. What it has of its old life it drops when it reads its welcome."""
+    """The same training process under a new number. What it has of its old life it drops when it reads its welcome, but
+    for the parts of its model that no consensus holds: those are its own still (M-24)."""
     number = len(world.processes)
     process = attrs.evolve(old, number=number, rank=effect.rank, incarnation=effect.incarnation)
-    process.lacks_static = world.setup.stateful and effect.welcome.status == m.WelcomeStatus.JOINING
     if effect.welcome.status == m.WelcomeStatus.FORMING:
         process.adopted = -1  # the run forms once more: cycle 0 comes again (M-45)
     for name in LANES:
