@@ -243,7 +243,7 @@ class BuildSession:
 class ShareState:
     """All members of the session take part: `source` gives its full state (R-20), who `adopts` takes it over, for the
     others it passes by. It follows `BuildSession` (M-6, M-31). A source that is to `put_back` first makes the consensus
-    that it adopted last its parameters again: the steps since then count nowhere (M-45, R-10)."""
+    that it adopted last its parameters again, if it ever did: the steps since then count nowhere (M-45, R-10)."""
 
     session_id: int
     source: int

@@ -225,10 +225,10 @@ class WorkerCollective(WorkerOrders):
             ))  # fmt: skip
             if session.state_from != m.NO_RANK:
                 gives = session.state_from == self.settings.rank
-                # A source without a vote is the one that the run is built on anew (M-45).
+                # A source without a vote is the one that the run is built on, perhaps anew (M-6, M-45).
                 self.outbox.append(ShareState(
                     session.session_id, session.state_from, adopts=call.observer and not gives,
-                    put_back=call.observer and gives and call.cycle > 0,
+                    put_back=call.observer and gives,
                 ))  # fmt: skip
         self.outbox.append(RunCollective(
             call.cycle, call.attempt, session.session_id, call.steps, call.observer, restore

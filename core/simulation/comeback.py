@@ -99,7 +99,7 @@ def revive(world: World, action: Action) -> None:
     elif action.amount:
         world.reached("the end of a journal was lost")
         forgotten(world.ghost, co)
-        world.watch.forget([(rank, co.peers[rank].incarnation) for rank in co.alive])
+        world.watch.forget(co)
     if co.generation != dead.generation + 1:
         raise Violation("I8", f"generation {co.generation} follows {dead.generation}")
     if not (action.amount and trains) and _known(co) != _known(dead):

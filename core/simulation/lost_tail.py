@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..coordinator import Coordinator
     from .ghost import Ghost
 
-__all__ = ["forgotten", "moved_forward"]
+__all__ = ["forgotten", "is_over", "moved_forward"]
 
 
 def forgotten(ghost: Ghost, co: Coordinator) -> None:
@@ -34,11 +34,11 @@ def forgotten(ghost: Ghost, co: Coordinator) -> None:
         ghost.armed = -1  # cycle 0 is armed once more
     ghost.updated = {life: min(cycle, finished) for life, cycle in ghost.updated.items()}
     ghost.voting = set(co.voters)
-    ghost.ended = {life for life in ghost.ended if _is_over(co, life)}  # others may be given again
+    ghost.ended = {life for life in ghost.ended if is_over(co, life)}  # others may be given again
     ghost.ambiguous = True
 
 
-def _is_over(co: Coordinator, life: tuple[int, int]) -> bool:
+def is_over(co: Coordinator, life: tuple[int, int]) -> bool:
     """Whether the books know this life, and that it has ended."""
     peer = co.peers.get(life[0])
     return peer is not None and (life[1] < peer.incarnation or (life[1] == peer.incarnation and not peer.alive))

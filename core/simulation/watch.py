@@ -28,8 +28,10 @@ from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
 from ..config import Config
+from ..coordinator import Coordinator
 from ..values import state
 from .action import COORDINATOR
+from .lost_tail import is_over
 from .step import Run, Turn
 from .violation import Violation, require
 
@@ -51,8 +53,9 @@ MOVES = frozenset({"Died", "Left", "Excluded", "Promoted", "Joined", "SyncStart"
 
 @state
 class Watch:
-    """Of each life: the number of the newest control message said to it and given to it, the words that it has not
-    confirmed, when it was heard last. Of each process: the last cycle it adopted, the last plan it began.
+    """Of each life: the number of the newest control message said to it, the words that it has not confirmed, when it
+    was heard last. Of each process: the newest control message given to it, the last cycle it adopted, the last plan it
+    began.
 
     `cut` are lives without a link, `ended` those that are over; `voted` are ranks whose life has had a vote. `cycle` is
     the open cycle, or None, `since` when it was armed or the last one ended, `attempts` how many the newest one had;
@@ -63,7 +66,7 @@ class Watch:
     asleep: bool = False
     said: dict[Life, int] = attrs.field(factory=dict)
     words: dict[Life, dict[int, m.Control]] = attrs.field(factory=dict)
-    given: dict[Life, int] = attrs.field(factory=dict)
+    given: dict[int, int] = attrs.field(factory=dict)
     adopted: dict[int, int] = attrs.field(factory=dict)
     begun: dict[int, int] = attrs.field(factory=dict)
     heard: dict[Life, float] = attrs.field(factory=dict)
@@ -96,12 +99,14 @@ class Watch:
                 self._process(turn)
         self.due = math.inf if due is None else due
 
-    def forget(self, alive: Iterable[Life]) -> None:
+    def forget(self, co: Coordinator) -> None:
         """The coordinator is back without the end of its journal (M-45): it may say other things under the numbers that
-        are lost, lives that ended there go on, and the cycle that is open is one that was seen before."""
+        are lost, and give lives that ended there anew; who was promoted there has no vote, and the cycle that is open
+        is one that was seen before."""
         self.said.clear()
         self.words.clear()
-        self.ended.difference_update(alive)
+        self.ended = {life for life in self.ended if is_over(co, life)}
+        self.voted &= set(co.voters)
         self.cycle, self.since = None, -math.inf
 
     # --- the coordinator -------------------------------------------------------------------------------------------
@@ -246,7 +251,7 @@ class Watch:
     def _process(self, turn: Turn) -> None:
         message = turn.event.message if turn.event.__class__ is ev.Received else None
         if isinstance(message, m.Control):
-            self._i53_given(message, turn.effects)
+            self._i53_given(turn.who, message, turn.effects)
         for effect in turn.effects:
             if effect.__class__ is fx.Adopt:
                 last = self.adopted.get(turn.who, -1)
@@ -257,11 +262,11 @@ class Watch:
                 require(plan > last, "I53", f"process {turn.who} begins plan {plan} after {last}")
                 self.begun[turn.who] = plan
 
-    def _i53_given(self, message: m.Control, effects: tuple[Any, ...]) -> None:
+    def _i53_given(self, who: int, message: m.Control, effects: tuple[Any, ...]) -> None:
         life, number = (message.rank, message.incarnation), message.control_seq
-        newest = self.given.get(life)
+        newest = self.given.get(who)
         if newest is None or number == newest + 1:
-            self.given[life] = number
+            self.given[who] = number
         elif number <= newest:
             if effects:
                 raise Violation("I53", f"control message {number} came to life {life} again and led to {effects}")
