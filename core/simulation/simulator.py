@@ -43,7 +43,9 @@ MOST_STEPS = 200_000
 """Steps of a world in one run; one that needs more does not end."""
 AFTERWARDS = 4_000
 """Steps that may follow the end of a run, until every process has ended too."""
-LEGAL = ("no rank is left", "nobody is left", "ranks are left", "one rank is left", "died", "no rank had finite parameters")
+LEGAL = (
+    "no rank is left", "nobody is left", "ranks are left", "one rank is left", "died", "no rank had finite parameters",
+)  # fmt: skip
 """Of what a run may end, also after the last fault: what had been lost or spoilt by then is not made good."""
 SETUP, PACE, TIMING, FAULTS, STORM = range(5)
 """The streams of choices of a run, so that a change in one leaves the others."""
