@@ -442,12 +442,11 @@ def test_what_becomes_of_a_search_from_inside_a_call(answer: str, after: WorkerP
     assert bool(of(orders, fx.Dial)) == (after == WorkerPhase.IN_COLLECTIVE)
 
 
-def test_a_source_without_a_vote_puts_its_consensus_back_first() -> None:
-    """M-45, R-10: what it has stepped since counts nowhere; who forms a run gives what it has."""
+@pytest.mark.parametrize("cycle", [0, 7])
+def test_a_source_without_a_vote_puts_its_consensus_back_first(cycle: int) -> None:
+    """M-45, R-10: what it has stepped since counts nowhere, also where a run forms once more. Who forms one for the first
+    time has adopted none, and gives what it has."""
     r = Rank(collective=True)
     r.session(4, state_from=1)
-    assert not of(r.sync(0), fx.ShareState)[0].put_back
-    r = Rank(collective=True)
-    r.session(4, state_from=1)
-    (share,) = of(r.sync(7), fx.ShareState)
+    (share,) = of(r.sync(cycle), fx.ShareState)
     assert share.put_back and not share.adopts
