@@ -444,8 +444,8 @@ def test_what_becomes_of_a_search_from_inside_a_call(answer: str, after: WorkerP
 
 @pytest.mark.parametrize("cycle", [0, 7])
 def test_a_source_without_a_vote_puts_its_consensus_back_first(cycle: int) -> None:
-    """M-45, R-10: what it has stepped since counts nowhere, also where a run forms once more. Who forms one for the first
-    time has adopted none, and gives what it has."""
+    """M-45, R-10: what it has stepped since counts nowhere, also where a run forms once more. Who forms one for the
+    first time has adopted none, and gives what it has."""
     r = Rank(collective=True)
     r.session(4, state_from=1)
     (share,) = of(r.sync(cycle), fx.ShareState)
