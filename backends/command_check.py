@@ -111,8 +111,13 @@ class _Job:
 def _run(job: _Job, *, alone: bool) -> CheckReport:
     from ..core.simulation.checker import check as explored
 
-    return explored(job.bounds, seconds=job.seconds, clock=time.monotonic, progress=_teller(job.bounds, alone=alone),
-                    reduce=job.reduce, forget=job.forget)  # fmt: skip
+    over = alone and sys.stderr.isatty()
+    try:
+        return explored(job.bounds, seconds=job.seconds, clock=time.monotonic, progress=_teller(job.bounds, over=over),
+                        reduce=job.reduce, forget=job.forget)  # fmt: skip
+    finally:
+        if over:
+            click.echo("\r\x1b[2K", nl=False, err=True)
 
 
 def _reports(jobs: Sequence[_Job], processes: int) -> Iterator[CheckReport]:
@@ -127,10 +132,9 @@ def _reports(jobs: Sequence[_Job], processes: int) -> Iterator[CheckReport]:
         yield from pool.imap_unordered(functools.partial(_run, alone=False), jobs)
 
 
-def _teller(bounds: Bounds, *, alone: bool) -> Callable[[Progress], None]:
-    """Says on standard error how far a search is: in one line that is written over, if it has the terminal for itself,
-    else in a line now and then."""
-    over = alone and sys.stderr.isatty()
+def _teller(bounds: Bounds, *, over: bool) -> Callable[[Progress], None]:
+    """Says on standard error how far a search is: in one line that is written `over`, where it has the terminal for
+    itself, else in a line now and then."""
     told = 0.0, 0
 
     def tell(now: Progress) -> None:

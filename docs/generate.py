@@ -352,7 +352,8 @@ def conformance_page() -> str:
         "A kit tells whether a plug-in keeps its contract: `paceline conform` ([command line](command-line.md)). The "
         "id of a check never changes. A check that needs a capability is run when the plug-in claims it; else it is "
         "reported as not claimed, after a look whether the capability is really lacking where that can be told. What "
-        "fails at L0, or at T101, cannot be judged further: the checks after it are reported as not checked."
+        "fails at L0, or at T101, cannot be judged further: the checks after it are reported as not checked "
+        "(with pytest each check stands alone)."
     ) + "\n"]  # fmt: skip
     out += ["## The report\n", prose(
         "`--json FILE` writes one JSON object, UTF-8, with a line end. It holds no time and no date, and of a file of "
@@ -377,7 +378,7 @@ def prose_of(text: str | None) -> str:
 
 
 def argument(parameter: click.Argument) -> str:
-    name = (parameter.name or "").upper()
+    name = parameter.metavar or (parameter.name or "").upper()
     return f"[{name}]..." if parameter.nargs == -1 else name
 
 

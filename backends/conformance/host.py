@@ -45,8 +45,9 @@ class _Rank:
         found, raised = None, None
         try:
             found = getattr(self.averager if name in CALLS else self, name)(*words)
+            pickle.dumps(found)  # what cannot travel is the mistake of who gave it, and is told as one
         except Exception as failure:
-            raised = _portable(failure)
+            found, raised = None, _portable(failure)
         with self.lock:
             self.pipe.send((number, found, raised))
 

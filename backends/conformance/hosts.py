@@ -58,17 +58,19 @@ class _Host:
         threading.Thread(target=self._listen, args=(self._pipe,), daemon=True, name="answers of a rank").start()
 
     def _listen(self, pipe: Connection) -> None:
-        with pipe, suppress(EOFError, OSError):
-            while True:
-                number, found, raised = pipe.recv()
-                answer = self._answers.pop(number)
-                answer.found, answer.raised = found, raised
-                answer.there.set()
-        with self._lock:
-            self._gone = True
-            for answer in self._answers.values():
-                answer.raised = TransportError(GONE)
-                answer.there.set()
+        try:
+            with pipe, suppress(EOFError, OSError):
+                while True:
+                    number, found, raised = pipe.recv()
+                    answer = self._answers.pop(number)
+                    answer.found, answer.raised = found, raised
+                    answer.there.set()
+        finally:
+            with self._lock:
+                self._gone = True
+                for answer in self._answers.values():
+                    answer.raised = TransportError(GONE)
+                    answer.there.set()
 
     @property
     def idle(self) -> bool:

@@ -17,7 +17,6 @@ from the record of steps and adoptions, never taken from a rank or from the aver
 from __future__ import annotations
 
 import math
-from itertools import takewhile
 from typing import Any, Self
 
 import attrs
@@ -29,6 +28,7 @@ from ..coordinator import Coordinator
 from ..ledger import Resume
 from ..phases import CyclePhase, PeerPhase, RunPhase
 from ..values import state
+from .finish_order import in_order
 from .frozen import frozen, thaw
 from .lost_tail import moved_forward
 from .process import RATE, Process, target
@@ -55,8 +55,8 @@ class Ghost:
     that no consensus holds, `copies` the last contribution as (cycle, attempt, value, its batches). `means` is the
     consensus of each version, `pending` the one of a round that may still be taken back, `given` its batches. In an
     `ambiguous` run a consensus holds steps of which nobody could say whose they were, so they are trained again (M-19).
-    `former` are the averages of cycles that the journal has lost, `uncounted` the steps of which nothing else is known
-    (`lost_tail.py`).
+    `admitted`: the coordinator has just said so. In a run that `forgot` the end of its journal was lost: `former` are
+    the averages of cycles that were in it, `uncounted` the steps of which nothing else is known (`lost_tail.py`).
     """
 
     base: dict[int, float] = attrs.field(factory=dict)
@@ -85,7 +85,9 @@ class Ghost:
     voting: set[int] = attrs.field(factory=set)
     over: bool = False
     calm: bool = True
+    admitted: bool = False
     ambiguous: bool = False
+    forgot: bool = False
     former: dict[int, tuple[tuple[int, float], ...]] = attrs.field(factory=dict)
     uncounted: int = 0
     seen: tuple[Any, ...] | None = None
@@ -294,13 +296,15 @@ class Ghost:
         """The effects of one event follow."""
         names = [effect.name for effect in effects if effect.__class__ is fx.Emit]
         self.calm = not any(name in MOVES for name in names)
+        self.admitted = any(e.__class__ is fx.Alert and e.kind == "accounting" and e.path != "journal" for e in effects)
         if "Cycle" in names:
-            _i4_finish_in_order(effects)
+            in_order(effects)
 
     def see(self, co: Coordinator, effect: Any) -> None:
         """Judge one effect. What is said once more after a restart was judged when it was said first (M-44)."""
         kind = effect.__class__
         if kind is fx.Emit and effect.facts.get("again"):
+            require(co.generation > 1, "M-44", f"{effect.name} is said again, and nothing was said before")
             return
         if self.over:
             raise Violation("C-25", f"nothing follows Finish, but {effect} did")
@@ -327,6 +331,7 @@ class Ghost:
             self.arms_open -= 1
             if facts["cycle"] == 0:
                 self.realized[0], self.means[self.version] = self.version, self.pending[3]
+                require(co.cycle.known <= 0 or self.forgot, "I8", f"cycle {co.cycle.known} is known from nowhere")
                 self.armed = max(self.armed, co.cycle.known)
         elif name == "EpochEnd":
             require(facts["epoch"] == self.closed, "I13", f"epoch {facts['epoch']} closes after {self.closed} others")
@@ -414,7 +419,8 @@ class Ghost:
             if pick not in self.trained:
                 raise Violation("I42", f"batch {pick[1]} of epoch {pick[0]} was covered and never trained")
             self.merged[pick] = 1
-        doubtful = in_place and set(covered) <= set(self.given)  # M-19: nobody may know whose steps are in it
+        # M-19: nobody may know whose steps are in it; then it is said that nobody does.
+        doubtful = in_place and self.admitted and set(covered) <= set(self.given)
         if not doubtful and sorted(covered) != sorted(self.given):
             raise Violation("I52", f"covered are {sorted(covered)}, the consensus holds {sorted(self.given)}")
         self.ambiguous = self.ambiguous or sorted(covered) != sorted(self.given)
@@ -431,7 +437,8 @@ class Ghost:
     def _i18_observers_give_nothing(self, opened: fx.OpenRound) -> None:
         members, observers = {r for r, _, _ in opened.members}, {r for r, _ in opened.observers}
         require(not members & observers, "I18", f"{members & observers} observe and give")
-        seeded = opened.key.is_transfer and not self.voting  # who alone stands on the version has no vote (M-45)
+        # Who alone stands on a version that the journal had lost has no vote (M-45).
+        seeded = opened.key.is_transfer and self.forgot and not self.voting and len(members) == 1
         if opened.key.cycle > 0 and not seeded:
             require(members <= self.voting, "I18", f"{members - self.voting} are no voters")
             require(observers.isdisjoint(self.voting), "I18", f"{observers & self.voting} are voters")
@@ -466,30 +473,6 @@ class Ghost:
 
 
 SEEN = frozenset({"last", "seen"})
-ORDER = ("Cycle", "Covered", "Update", "SetGlobalStep", "CloseRound", "AverageEnd", "SyncEnd")
-"""What a finish says, in the order of C-15."""
-
-
-def _i4_finish_in_order(effects: tuple[Any, ...]) -> None:
-    """I4: a finish has its effects in the order of C-15, each part once; steps fall before any plan is sized. I5: one
-    Update for each voter. Only the first finish of a batch is looked at, up to the next arm."""
-    named = [(_part(effect), effect) for effect in effects]
-    begin = next(index for index, (name, _) in enumerate(named) if name == "Cycle")
-    finish = list(takewhile(lambda pair: pair[0] != "SyncStart", named[begin:]))
-    names = [name for name, _ in finish]
-    places = [[index for index, name in enumerate(names) if name == part] for part in ORDER]
-    for part, found, following in zip(ORDER, places, places[1:], strict=False):
-        if found and following and found[-1] > following[0]:
-            raise Violation("I4", f"{part} comes after what follows it: {names}")
-    updated = [effect.rank for name, effect in finish if name == "Update"]
-    require(len(updated) == len(set(updated)), "I5", f"two Updates for one rank: {updated}")
-
-
-def _part(effect: Any) -> str:
-    kind = effect.__class__
-    if kind is fx.CloseRound and effect.key.is_transfer:
-        return "transfer"
-    return str(effect.name if kind is fx.Emit else type(effect.message if kind is fx.Send else effect).__name__)
 
 
 def close(one: float, other: float) -> bool:

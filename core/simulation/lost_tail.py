@@ -35,7 +35,7 @@ def forgotten(ghost: Ghost, co: Coordinator) -> None:
     ghost.updated = {life: min(cycle, finished) for life, cycle in ghost.updated.items()}
     ghost.voting = set(co.voters)
     ghost.ended = {life for life in ghost.ended if is_over(co, life)}  # others may be given again
-    ghost.ambiguous = True
+    ghost.ambiguous = ghost.forgot = True
 
 
 def is_over(co: Coordinator, life: tuple[int, int]) -> bool:

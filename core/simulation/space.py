@@ -71,10 +71,6 @@ class Space:
         self._degrees[number] = len(once)
         self._successors.extend(once)
 
-    def is_open(self, number: int) -> bool:
-        """Found, and not explored when the search ended."""
-        return self._degrees[number] == OPEN
-
     def way_to(self, number: int) -> list[int]:
         """The states from the first one to this one, by their numbers."""
         way = [number]

@@ -71,7 +71,7 @@ def _maker(kind: Any) -> Again:
         return lambda thing, owner: {
             key: item if item.__class__ in _shared else _again(item, owner) for key, item in thing.items()
         }
-    if issubclass(kind, Enum) or (attrs.has(kind) and kind.__hash__ is not object.__hash__):
+    if issubclass(kind, Enum) or (attrs.has(kind) and kind.__hash__ not in (None, object.__hash__)):
         _shared.add(kind)  # a `value`; what is a `state` is compared by identity
         return lambda thing, owner: thing
     if attrs.has(kind):

@@ -173,7 +173,7 @@ class Watch:
         if name == "SyncStart":
             self.cycle, self.since = facts["cycle"], now
         elif name == "SyncEnd":
-            self.cycle, self.since = None, now
+            self.cycle, self.since, self.attempts = None, now, 0
         elif name == "Cycle":
             gone = any(e.__class__ is fx.Emit and e.name in ("Died", "Left", "Excluded") for e in effects)
             if event.__class__ is ev.Tick and not gone:

@@ -71,7 +71,7 @@ def test_the_policies_of_the_guide_keep_their_contract(kind: str, name: str) -> 
 
 
 def test_the_command_judges_a_factory(tmp_path: Path) -> None:
-    """`paceline conform policy MODULE:FACTORY --kind KIND`."""
+    """`paceline conform policy NAME --kind KIND`."""
     path = tmp_path / "out.json"
     done = CliRunner().invoke(cli, ["conform", "policy", "paceline.core.guard:LevelGuard", "--kind", "guard",
                                     "--level", "L1", "--json", str(path)], standalone_mode=False)  # fmt: skip

@@ -335,7 +335,7 @@ def test_a_long_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsy
                        r"faults: \d, depth: \d+, \d+ s, \d+ states/s, [\d,]+ MiB$")  # fmt: skip
     assert all(whole.match(line) for line in lines)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    tell = command_check._teller(ALONE, alone=True)
+    tell = command_check._teller(ALONE, over=True)
     for seconds in (0.1, 0.3):
         tell(Progress(1000, 2000, 1, 20, 300, seconds))
     said = capsys.readouterr().err

@@ -102,7 +102,7 @@ def _raises(co: Coordinator) -> None:
 
 
 @pytest.mark.parametrize(("fault", "name"), [
-    (_counts_twice, "D-11"), (_takes_back, None), (_leaps, "I53"), (_raises, "I22"),
+    (_counts_twice, "D-11"), (_takes_back, "I53"), (_leaps, "I53"), (_raises, "I22"),
 ])  # fmt: skip
 def test_a_fault_inside_a_run_is_found_where_it_is(
     fault: Callable[[Coordinator], None], name: str | None, monkeypatch: pytest.MonkeyPatch
