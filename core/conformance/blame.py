@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import types
 from collections.abc import Iterator
-from types import FrameType
 
 __all__ = ["leaves", "place_of", "said"]
 
-OURS = frozenset({"paceline", "trio", "outcome"}) | sys.stdlib_module_names
-"""Packages through which a check reaches a plug-in, and what a plug-in is written with: no line of those helps."""
+OURS = ("paceline", "trio", "outcome")
+"""Packages through which a check reaches a plug-in."""
+STDLIB = str(types.__file__).replace("\\", "/").rpartition("/")[0] + "/"
+"""Where the standard library lies: a plug-in is written with it, and no line of it helps."""
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
@@ -33,15 +34,19 @@ def _said(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """The innermost function of the plug-in that an exception went through, as `dial (pigeon.py:21)`; empty where it
-    went through none. The plug-in is the first package on the way that is not one of `OURS`."""
+    went through none. The plug-in is the first package on the way that is neither one of `OURS` nor of `STDLIB`."""
     plugin, place, step = None, "", error.__traceback__
     while step is not None:
-        frame: FrameType = step.tb_frame
+        frame: types.FrameType = step.tb_frame
         root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if plugin is None and root not in OURS:
+        path = frame.f_code.co_filename.replace("\\", "/")
+        if plugin is None and root not in OURS and not _is_stdlib(path):
             plugin = root
         if plugin == root:
-            file = frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
-            place = f"{frame.f_code.co_name} ({file}:{step.tb_lineno})"
+            place = f"{frame.f_code.co_name} ({path.rpartition('/')[2]}:{step.tb_lineno})"
         step = step.tb_next
     return place
+
+
+def _is_stdlib(path: str) -> bool:
+    return path.startswith("<frozen") or (path.startswith(STDLIB) and "/site-packages/" not in path)

@@ -145,7 +145,7 @@ def applied_in_order(co: Coordinator, report: Report, before: int) -> None:
     peer = co.peers[report.rank]
     if peer.report_seq == before + 1 == report.report_seq:
         return  # as it should be, whoever is there now
-    due = report.report_seq == before + 1 and report.generation == co.generation and peer.alive
+    due = report.report_seq == before + 1 and report.generation == co.generation and peer.alive and not co.finished
     if peer.incarnation == report.incarnation and (due or peer.report_seq not in (before, report.report_seq)):
         raise Violation("I53", f"{report} was applied after report {before}, the books are at {peer.report_seq}")
     if peer.incarnation == report.incarnation and peer.report_seq > before + 1:
