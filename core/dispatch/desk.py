@@ -17,7 +17,7 @@ from ..effects import Alert, Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
 from ..participation import participation
 from ..phases import VOTER, RunPhase
-from ..policies import readings
+from ..policies import readings, recent_share
 from ..values import state
 from .advisory import advise
 from .book import Covered
@@ -327,9 +327,7 @@ class Desk:
         del self.tallies[epoch]
         self.window = None
         cohort, scalars = tally.cohort(self.co.now), tally.scalars()
-        # A balancer of the embedder's own need not tell whom it gives how much; then the shares are absent.
-        told = getattr(self.co.balancer, "recent_share", None)
-        facts = {**cohort, "scalars": scalars, "ranks": tally.by_rank({} if told is None else told())}
+        facts = {**cohort, "scalars": scalars, "ranks": tally.by_rank(recent_share(self.co))}
         # K-20: the callback, the broadcast, the record, in this order.
         self.co.emit(Invoke("epoch_closed", (epoch, facts)))
         self.co.broadcast_epoch(epoch, {**cohort, **{f"scalars.{name}": mean for name, mean in scalars.items()}})
