@@ -286,7 +286,7 @@ class Desk:
             tally, done = self.tally(epoch), pool.covered * wanted // max(1, pool.total)
             if done > tally.parts:
                 tally.parts = done
-                ranks = {str(rank): participation(co, co.peers[rank]) for rank in co.voters}
+                ranks = {str(rank): facts for rank, facts in participation(co, co.voters).items()}
                 co.emit(Emit("Custom", {
                     "what": "epoch_part", "epoch": epoch, "part": done, "of": wanted, "covered": pool.covered,
                     "total": pool.total, **tally.cohort(co.now), "scalars": tally.scalars(), "ranks": ranks,
