@@ -406,6 +406,9 @@ class Coordinator:
         if not ranks:
             return
         own = own or {}
+        if own and any(len(column) != len(ranks) for column in own.values()):
+            sizes = {name: len(column) for name, column in own.items()}
+            raise InvariantError(f"{kind.__name__} to {len(ranks)} ranks: a value for each is needed, here are {sizes}")
         first = {name: column[0] for name, column in own.items()}
         like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields, **first)
         stamped, peers, outbox = stamper(like.__class__, tuple(own)), self.peers, self.outbox

@@ -43,6 +43,7 @@ def dump_when_due(co: Coordinator) -> None:
 def state_dump(co: Coordinator) -> dict[str, Any]:
     """What O-8 lists, as plain data. Instants are monotonic seconds."""
     cycle, book, window = co.cycle, co.book, co.desk.window
+    takes_part = participation(co, co.seats)
     return {
         "at": co.now, "run": co.run.phase.name, "alive": co.alive_count, "world": len(co.seats),
         "voters": list(co.voters), "cycle": cycle.number, "attempt": cycle.attempt, "phase": cycle.phase.name,
@@ -52,7 +53,7 @@ def state_dump(co: Coordinator) -> dict[str, Any]:
         "complete": cycle.pending and cycle.gate_complete(None), "version": cycle.version,
         "sync_rounds": cycle.sync_rounds, "global_step": cycle.global_step, "lost_sends": co.lost_sends,
         "last_closed_epoch": book.last_closed_epoch,
-        "ranks": [_of_rank(co, co.peers[rank]) for rank in co.seats],
+        "ranks": [_of_rank(co, co.peers[rank], takes_part[rank]) for rank in co.seats],
         "pools": _pools(co),
         "window": None if window is None else {"epoch": window.epoch, "planned": dict(window.planned),
                                                "left": dict(window.left)},
@@ -60,8 +61,8 @@ def state_dump(co: Coordinator) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_rank(co: Coordinator, peer: Peer) -> dict[str, Any]:
-    facts = {**peer.waits(), **participation(co, peer)}
+def _of_rank(co: Coordinator, peer: Peer, takes_part: dict[str, Any]) -> dict[str, Any]:
+    facts = {**peer.waits(), **takes_part}
     if peer.rank in co.voters:
         quiesced = peer.rank in co.desk.quiesced((peer.rank,))
         facts |= {"quiesced": quiesced, "gate": gates.met(peer, quiesced), "owes": co.cycle.owes(peer.rank)}

@@ -92,12 +92,14 @@ def _forming(co: Coordinator) -> Reason:
         missing = tuple(rank for rank in co.alive if not co.peers[rank].acked)
         until = run.closed_at + config.scaled(config.formation_s)
         return _reason("E19", None, "forming: the initial state is on its way", "M-6", run.closed_at, until, missing)
-    wanted = config.target_ranks or config.min_ranks
+    wanted = config.target_ranks or config.min_ranks if run.expected is None else max(1, run.expected)
     what = f"forming: {co.alive_count} ranks here, {wanted} wanted"
     numbers = {"here": co.alive_count, "wanted": wanted, "min_ranks": config.min_ranks}
-    limit = config.join_timeout_s if config.start != "manual" and co.alive_count >= config.min_ranks else None
-    until = run.opened_at + config.scaled(config.max_join_timeout_s if limit is None else limit)
-    action = "" if config.start == "auto" else "an operator may start it (M-4)"
+    again = run.expected is not None  # it had formed, and needs no operator a second time (M-45)
+    by_itself = again or config.start != "manual"
+    limit = config.join_timeout_s if by_itself and co.alive_count >= config.min_ranks else config.max_join_timeout_s
+    until = min(run.opened_at + config.scaled(limit), run.rejoin_deadline)
+    action = "" if again or config.start == "auto" else "an operator may start it (M-4)"
     return _reason("E19", None, what, "M-4", run.opened_at, until, (), numbers, action)
 
 

@@ -217,12 +217,13 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
     voters = [peer for peer in map(co.peers.__getitem__, cycle.members) if peer.phase == VOTER]
     steps = {peer.rank: merged[peer.rank] for peer in voters}
     covered = co.book.resolve_limbo(merged) + co.book.merge(steps)
+    for rank in co.alive:  # O-5: also who is in no cycle, or it would seem to take part
+        co.peers[rank].cycles += 1
     for peer in voters:
         rank = peer.rank
-        peer.cycles += 1
         if steps[rank]:
             peer.steps -= steps[rank]
-            peer.merges, peer.merged_at = peer.merges + 1, co.now
+            peer.merges, peer.merged_at, peer.merged_in = peer.merges + 1, co.now, cycle.number
             peer.refusals_in_row = 0
         if rank in refused:
             count = co.book.refuse(rank, cycle.number)
@@ -269,7 +270,7 @@ def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal]
         "next_plan": [plans.get(rank) for rank in co.voters],
     }
     co.tell(co.voters, m.Update, own, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
-                 global_step=cycle.global_step)  # fmt: skip
+            global_step=cycle.global_step)  # fmt: skip
     co.tell(co.voters, m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
 
 

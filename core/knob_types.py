@@ -16,7 +16,7 @@ import attrs
 __all__ = ["check_types", "type_words"]
 
 LEAST, LARGEST = -(2**63), 2**64 - 1
-"""Whole numbers that Welcome can take to the ranks: 64 bits, with a sign or without (N-8)."""
+"""Whole numbers that Welcome can take to the ranks: 64 bits, with a sign or without (N-24, V-6)."""
 
 
 def check_types(values: Any, refuse: Callable[[str, object, str], None]) -> None:

@@ -95,7 +95,8 @@ class Window:
 @state
 class Peer(Attachment):
     """See the module. `satisfied` and `quota` are the gate's view of this rank (G-1), kept by the desk. For people only
-    (O-5): `merges` of `cycles`, the last `merged_at`, how long it idled in its windows, what its last copy took."""
+    (O-5): `merges` of the `cycles` that were finished in its life, the last `merged_in` cycle and `merged_at`
+    instant, how long it idled in its windows, what its last copy took."""
 
     host: str = ""
     devices: tuple[str, ...] = ()
@@ -127,6 +128,7 @@ class Peer(Attachment):
     merges: int = 0
     cycles: int = 0
     merged_at: float | None = None
+    merged_in: int = -1
     idle_ms: float = 0.0
     window_ms: float = 0.0
     copy_ms: float | None = None

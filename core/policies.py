@@ -14,7 +14,9 @@ calls policies through `consulted`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNCHANGED", "Cadence", "CadenceFactory", "Policies", "apply", "consulted", "forget", "overshoot", "readings",
-    "slacken",
+    "recent_share", "slacken",
 ]  # fmt: skip
 
 UNCHANGED = "the counts stay as they are"
@@ -131,9 +133,25 @@ def consulted(co: Coordinator, method: str, ask: Callable[[], Answer], otherwise
 
 
 def readings(co: Coordinator, ranks: Sequence[int]) -> list[float]:
-    """What a step costs each of these ranks, in milliseconds; 0 where it is not known."""
-    unknown = [0.0] * len(ranks)
-    return consulted(co, "cadence.ms", lambda: list(map(co.balancer.ms, ranks)), unknown, "none counts as measured")
+    """What a step costs each of these ranks, in milliseconds; 0 where it is not known, or what the balancer says is no
+    finite positive number."""
+
+    def ask() -> list[float]:
+        told = map(co.balancer.ms, ranks)
+        return [float(ms) if isinstance(ms, (float, Real)) and 0 < ms < math.inf else 0.0 for ms in told]
+
+    return consulted(co, "cadence.ms", ask, [0.0] * len(ranks), "none counts as measured")
+
+
+def recent_share(co: Coordinator) -> dict[int, float]:
+    """What part of the work each rank was given of late, for the record of an epoch (K-20). A balancer of the
+    embedder's own need not tell; then there is none."""
+    nothing: dict[int, float] = {}
+
+    def ask() -> dict[int, float]:
+        return dict(getattr(co.balancer, "recent_share", dict)())
+
+    return consulted(co, "cadence.recent_share", ask, nothing, "the shares are absent")
 
 
 def overshoot(co: Coordinator, rank: int) -> None:

@@ -101,6 +101,7 @@ def _rebase(co: Coordinator, now: float) -> None:
         peer.fenced_told_at = float("-inf")
         peer.climb.entered_at = peer.climb.evidence_at = now
         peer.detached_at = None
+        peer.merged_at = None if peer.merged_at is None else now
     cycle.armed_at = cycle.pending_since = cycle.last_evidence_at = cycle.last_ack_at = cycle.idle_since = now
     cycle.waiting_since = None if cycle.waiting_since is None else now
     run.opened_at = run.closed_at = now

@@ -16,7 +16,7 @@ the id is there, not when it is asked for.
 
 A generator that has not confirmed its request may never have had it: its link may be lost, and nobody knows yet. The
 next one is asked, but the run is not given up for that silence; it is asked again in its turn, until it confirms, its
-life ends (M-17), or the wait as a whole comes to its ceiling (M-15).
+life ends (M-17), or the renewal as a whole, in whatever phase of the run, comes to the ceiling of an average (M-15).
 
 A call that fails again and again while all its members seem to live has a member that is dead, and nobody knows yet.
 Attempts are not used up on that (R-18): from the third one on each waits, longer and longer, up to a quarter of the
@@ -31,6 +31,7 @@ its own, where everyone can tell its call from the one of before (M-43).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import attrs
@@ -47,7 +48,7 @@ __all__ = ["Renewal", "Sessions"]
 
 PAUSE_S = 0.5
 """Pause before the third attempt of a cycle, twice as long before each further one (R-18)."""
-WITHOUT_PAUSE = 2
+WITHOUT_PAUSE = 1
 """Attempts of a cycle that are followed at once by the next one."""
 GENERATOR_S = 5.0
 """How long one generator has for its answer (M-3)."""
@@ -60,8 +61,8 @@ Life = tuple[int, int]
 
 @value
 class Renewal:
-    """A session on its way: since when it is wanted, who was asked for its id, when and by which control message, who
-    was asked before and had the request, and the id once it is there."""
+    """A session on its way: since when it is wanted, or all are back whose links were lost meanwhile, who was asked for
+    its id, when and by which control message, who was asked before and had the request, and the id once it is there."""
 
     session_id: int
     since: float
@@ -95,19 +96,23 @@ class Sessions:
 
     @property
     def deadline(self) -> float | None:
-        """When the generator has had its time (M-32), or a pause ends. None while an id is there, or somebody is away
-        (M-42)."""
+        """When the generator (M-32), or the renewal as a whole (M-15), has had its time, or a pause ends. None while an
+        id is there, or somebody is away (M-42)."""
         if self.renewal is None:
             return self.paused_until
         if self.renewal.uid is not None or self._away():
             return None
-        return self.renewal.asked_at + self.co.config.scaled(GENERATOR_S)
+        asked = self.renewal.asked_at + self.co.config.scaled(GENERATOR_S)
+        return min(asked, math.nextafter(self.renewal.since + self.co.config.reduce_ceiling, math.inf))
 
     @property
     def paused_until(self) -> float | None:
         """Until when no session is begun after a call that failed without a death, or None (R-18)."""
-        cycle, alive = self.co.cycle, self._alive()
-        if not (self.broken and cycle.pending) or any(member not in alive for member in self.members):
+        cycle = self.co.cycle
+        if not (self.broken and cycle.pending):
+            return None
+        alive = self._alive()
+        if any(member not in alive for member in self.members):
             return None
         doubled = cycle.attempt - WITHOUT_PAUSE
         pause = 0.0 if doubled < 0 else min(PAUSE_S * 2.0**doubled, self.co.config.staleness_s / 4)
@@ -154,10 +159,10 @@ class Sessions:
 
     def returned(self) -> None:
         """Somebody is back, perhaps the generator: its answer may be among what it says now (M-42, M-40). A pause ends
-        with it."""
+        with it, and the wait as a whole begins anew."""
         self.broken_at = min(self.broken_at, self.co.now - self.co.config.staleness_s)
         if self.renewal is not None:
-            self.renewal = attrs.evolve(self.renewal, asked_at=self.co.now)
+            self.renewal = attrs.evolve(self.renewal, since=self.co.now, asked_at=self.co.now)
 
     def refresh(self) -> None:
         """The coordinator itself was away: the generator has its time anew (M-9)."""
@@ -181,6 +186,8 @@ class Sessions:
             return
         elif self.renewal.uid is not None:
             self._establish(self.renewal.uid)
+        elif self.co.now - self.renewal.since > self.co.config.reduce_ceiling:
+            self._give_up(self.renewal)
         elif self.deadline is not None and self.co.now >= self.deadline:
             self._next()
 
@@ -211,6 +218,12 @@ class Sessions:
             self._ask_one_of(renewal.tried, renewal.since, after=rank)
         else:
             self._ask_one_of((*renewal.tried, rank), renewal.since)
+
+    def _give_up(self, renewal: Renewal) -> None:
+        """M-15: all seem to live, and yet nobody confirms that it was asked."""
+        self.renewal = None
+        self.co.condemn(m.SaveReason.REDUCE_STALL, f"no rank made the id of session {renewal.session_id} within "
+                        f"{self.co.config.reduce_ceiling:g} s")  # fmt: skip
 
     def _ask_one_of(self, tried: tuple[int, ...], since: float, after: int | None = None) -> None:
         """The first candidate that was not tried; the first behind `after`, round and round, if that is one of them."""

@@ -5,7 +5,8 @@
 
 A snapshot is complete: whatever a machine has decided, counted or promised is in it, also what it was not yet asked for
 with `take_ready`. Outside stay what the caller gives again (config or settings, the engine) and policies of the
-caller's own; of those only their history is kept, by their own `saved`. Two snapshots are equal if and only if the
+caller's own; of those only their history is kept, by their own `saved`; one whose `saved` raises begins anew (C-13).
+Two snapshots are equal if and only if the
 machines are.
 
 It consists of nested tuples of None, truth values, numbers and text. `thawed` knows how to read it after a way through
@@ -24,6 +25,7 @@ from .cadence import Balancer
 from .config import WISHABLE
 from .errors import CheckpointError
 from .plain import DAMAGE, decoder, encoder
+from .policies import consulted
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -40,6 +42,8 @@ GIVEN_TO_COORDINATOR = frozenset({
     "config", "cycle_engine", "guard", "handling", "peer_engine", "policies", "run_engine",
 })  # fmt: skip
 GIVEN_TO_WORKER = frozenset({"engine", "settings"})
+NOT_IN_SNAPSHOT = "whoever goes on from this snapshot begins without its history"
+"""What follows for a policy that cannot say what it has seen."""
 
 
 def _opened(frozen: Any) -> Any:
@@ -64,9 +68,12 @@ thawed = decoder(_opened)
 def of_coordinator(co: Coordinator) -> tuple[Any, ...]:
     """See `Coordinator.snapshot`."""
     wishes = tuple((knob, getattr(co.config, knob)) for knob in WISHABLE)
+    # Policies are asked first: what one of them raises is told among the effects, which are in the snapshot too.
+    guard = freeze(consulted(co, "guard.saved", lambda: co.guard.saved(), None, NOT_IN_SNAPSHOT))
+    balancer = freeze(_balancer(co))
     names = [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR]
-    state = tuple((name, freeze(_balancer(co) if name == "balancer" else getattr(co, name))) for name in names)
-    return ("coordinator", FORMAT, co.config.run_id.hex(), wishes, freeze(co.guard.saved()), state)
+    state = tuple((name, balancer if name == "balancer" else freeze(getattr(co, name))) for name in names)
+    return ("coordinator", FORMAT, co.config.run_id.hex(), wishes, guard, state)
 
 
 def restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
@@ -83,7 +90,8 @@ def _restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
             _same(knob, value, getattr(co.config, knob))
     co.config = attrs.evolve(co.config, **dict(wishes))
     _put(co, [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR], state, co)
-    if not co.guard.restore(thawed(guard)):
+    history = thawed(guard)
+    if history is not None and not co.guard.restore(history):
         raise CheckpointError(f"this snapshot holds the history of another guard than {type(co.guard).__name__}")
     if isinstance(co.balancer, dict):
         _rebuild_balancer(co, co.balancer)
@@ -92,14 +100,17 @@ def _restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
 def _balancer(co: Coordinator) -> Any:
     """The balancer itself if it is the one that ships; of another one what it saves of itself, as of a guard."""
     balancer = co.balancer
-    return balancer if type(balancer) is Balancer else {"ranks": list(balancer.ranks), "saved": balancer.saved()}
+    if type(balancer) is Balancer:
+        return balancer
+    saved = consulted(co, "cadence.saved", lambda: balancer.saved(), None, NOT_IN_SNAPSHOT)
+    return {"ranks": list(balancer.ranks), "saved": saved}
 
 
 def _rebuild_balancer(co: Coordinator, kept: Mapping[str, Any]) -> None:
     from .gates import cadence_of
 
     co.balancer = cadence_of(co, kept["ranks"])
-    if not co.balancer.restore(kept["saved"]):
+    if kept["saved"] is not None and not co.balancer.restore(kept["saved"]):
         raise CheckpointError(f"this snapshot holds the state of another balancer than {type(co.balancer).__name__}")
 
 

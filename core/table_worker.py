@@ -200,6 +200,7 @@ _ENDS = (
     Row(_D, "LaneClosed", SAME, ("already_saving",), kind=Kind.IGNORE,
         rule="W-23", note="the end of the save stops it"),
     Row(_D, "LaneClosed", _S, (), ("stop_left",), rule="W-23"),
+    Row(_D, "GraceOver", _S, ("failed_before",), ("stop_failed",), rule="W-24 W-23", note="no clean end"),
     Row(_D, "GraceOver", _S, (), ("stop_left",), rule="W-23 W-28"),
     Row((*_LIVE, _S), "GraceOver", SAME, kind=Kind.IGNORE, rule="W-23"),
     Row(_LIVE, "LeaveRequested", _D, (), ("leave",), rule="W-28"),

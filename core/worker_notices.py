@@ -195,6 +195,10 @@ class WorkerNotices:
         """The save that ends was the last thing a failed training process had to do (W-24)."""
         return self.is_save(event) and self.failure is not None
 
+    def failed_before(self, event: object) -> bool:
+        """The training process failed, and all that was left for it to do has taken too long (W-24)."""
+        return self.failure is not None
+
     def note_failure(self, event: Any) -> None:
         """Told when the save is made."""
         self.failure = event.text

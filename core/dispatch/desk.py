@@ -17,7 +17,7 @@ from ..effects import Alert, Emit, Invoke
 from ..messages import ExtendPartition, Metrics, Plan, StartEpoch, Throttle, ThrottleReason
 from ..participation import participation
 from ..phases import VOTER, RunPhase
-from ..policies import readings
+from ..policies import readings, recent_share
 from ..values import state
 from .advisory import advise
 from .book import Covered
@@ -286,7 +286,7 @@ class Desk:
             tally, done = self.tally(epoch), pool.covered * wanted // max(1, pool.total)
             if done > tally.parts:
                 tally.parts = done
-                ranks = {str(rank): participation(co, co.peers[rank]) for rank in co.voters}
+                ranks = {str(rank): facts for rank, facts in participation(co, co.voters).items()}
                 co.emit(Emit("Custom", {
                     "what": "epoch_part", "epoch": epoch, "part": done, "of": wanted, "covered": pool.covered,
                     "total": pool.total, **tally.cohort(co.now), "scalars": tally.scalars(), "ranks": ranks,
@@ -327,9 +327,7 @@ class Desk:
         del self.tallies[epoch]
         self.window = None
         cohort, scalars = tally.cohort(self.co.now), tally.scalars()
-        # A balancer of the embedder's own need not tell whom it gives how much; then the shares are absent.
-        told = getattr(self.co.balancer, "recent_share", None)
-        facts = {**cohort, "scalars": scalars, "ranks": tally.by_rank({} if told is None else told())}
+        facts = {**cohort, "scalars": scalars, "ranks": tally.by_rank(recent_share(self.co))}
         # K-20: the callback, the broadcast, the record, in this order.
         self.co.emit(Invoke("epoch_closed", (epoch, facts)))
         self.co.broadcast_epoch(epoch, {**cohort, **{f"scalars.{name}": mean for name, mean in scalars.items()}})

@@ -14,6 +14,7 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.cycle import Cycle
 from paceline.core.dispatch.desk import Desk
+from paceline.core.errors import InvariantError
 from paceline.core.phases import WorkerPhase
 
 from support.cohort import Cohort
@@ -216,6 +217,29 @@ def test_participation_is_shown_beside_liveness() -> None:
     assert mine["last_merge_s"] == hand.co.now - hand.co.cycle.idle_since and mine["idle_share"] == 1.0 / 5.0
     assert (other["participation"], other["only_alive"], other["last_merge_s"]) == (0.0, True, None)
     assert (other["idle_share"], other["fenced"], other["refused"]) == (0.0, 1, 1)
+
+
+def test_who_is_in_no_cycle_does_not_seem_to_take_part() -> None:
+    """O-5: cycles count for all who live when they are finished, also who was excluded, or waits to be promoted; whose
+    last merge is a cycle ago is only alive."""
+    hand = Hand(2, samples=400).form()
+    hand.window()
+    hand.co.peer_engine.fire(hand.co.peers[1], "Excluded", None)
+    assert hand.co.voters == [0]
+    for _ in range(3):
+        hand.window()
+    mine, other = hand.co.dump()["ranks"]
+    assert (mine["participation"], mine["only_alive"]) == (1.0, False)
+    assert (other["participation"], other["only_alive"]) == (0.25, True)
+
+
+def test_a_message_to_many_needs_a_value_for_each() -> None:
+    """N-9: too short a column would keep the message from the last ranks, and nobody would know."""
+    hand = Hand(2).form()
+    for column in ([1], [1, 2, 3]):
+        with pytest.raises(InvariantError, match=r"SetGlobalStep to 2 ranks.*'version'"):
+            hand.co.tell((0, 1), m.SetGlobalStep, {"version": column}, global_step=0)
+    assert not hand.co.take_ready().effects
 
 
 @pytest.mark.parametrize(("wanted", "told"), [(0, []), (1, [1]), (3, [1, 2, 3]), (100, [50, 100])])

@@ -25,7 +25,7 @@ class Hand:
 
     confirms = False
 
-    def __init__(self, ranks: int = 2, samples: int = 60, guard: Any = None,
+    def __init__(self, ranks: int = 2, samples: int = 60, guard: Any = None, policies: Any = None,
                  callbacks: tuple[str, ...] = (), **knobs: Any) -> None:  # fmt: skip
         defaults: dict[str, Any] = dict(batch_size=2, num_epochs=2, target_ranks=ranks, min_ranks=1, anchor=3)
         if knobs.get("policy") == "sync":
@@ -34,7 +34,7 @@ class Hand:
         self.now = 50.0
         self.samples = samples
         self.callbacks = callbacks
-        self.co = Coordinator(Config(**defaults), now=self.now, guard=guard)
+        self.co = Coordinator(Config(**defaults), now=self.now, guard=guard, policies=policies)
         self.effects: list[Any] = []
         self.sequence: dict[int, int] = {}
         self.counted: dict[int, int] = {}

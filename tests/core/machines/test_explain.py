@@ -151,6 +151,31 @@ def test_who_is_missing_while_a_run_forms() -> None:
     assert (alone.until, alone.action) == (50.0 + 600.0, "")
 
 
+def test_who_has_come_and_gone_while_a_run_forms_is_waited_for_as_long_as_the_run_says() -> None:
+    """O-4 E19, M-54: with nobody alive `rejoin_window_s` ends it, which is sooner than the join timeout."""
+    hand = Hand(1, target_ranks=2, min_ranks=1, rejoin_window_s=20.0)
+    hand.feed(ev.LinkLost(0, 1, "gone"))
+    reason = only(hand)
+    assert (reason.code, reason.until) == ("E19", hand.now + 20.0)
+    hand.now = hand.co.poll_timeout() or 0.0
+    while hand.now < reason.until:
+        hand.feed(ev.Tick())
+        hand.now = hand.co.poll_timeout() or 0.0
+    hand.feed(ev.Tick())
+    assert hand.co.finished and "20 s" in hand.co.run.text
+
+
+def test_who_formed_once_needs_no_operator_again() -> None:
+    """O-4 E19, M-45: who had come is waited for, until the join timeout."""
+    hand = Hand(2, min_ranks=1, start="manual")
+    hand.feed(ev.OperatorRequest(ev.Operator.START))
+    hand.tick(5.0)
+    hand.co.run.open_again()
+    reason = only(hand)
+    assert (reason.code, reason.until, reason.action) == ("E19", hand.now + 300.0, "")
+    assert dict(reason.numbers) == {"here": 2, "wanted": 2, "min_ranks": 1}
+
+
 def test_the_final_evaluation_is_part_of_the_end() -> None:
     """O-4 E24, M-54."""
     hand = Hand(1, samples=4, num_epochs=1, callbacks=("evaluate",), anchor=2).form()

@@ -15,8 +15,10 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.cadence import Balancer
+from paceline.core.coordinator import Coordinator
 from paceline.core.guard import LevelGuard
 from paceline.core.phases import CyclePhase, PeerPhase
+from paceline.core.policies import Policies, readings
 
 from support.hand import Hand, alerts, messages, named
 from support.words import hello
@@ -84,3 +86,49 @@ def test_a_policy_that_raises_keeps_nobody_in_the_run(goes: str, monkeypatch: py
 
     assert [alert.path for alert in alerts(effects, "callback_failed")] == ["cadence.forget"]
     assert hand.co.voters == [0] and named(effects, "Returned")
+
+
+def test_a_balancer_that_cannot_tell_whom_it_gave_how_much_closes_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-13, I22: in the middle of step 11 of the pass; the shares are absent from the record (K-20)."""
+    hand = Hand(2, samples=24, num_epochs=1, anchor=3).form()
+    monkeypatch.setattr(Balancer, "recent_share", fails)
+    while not named(hand.effects, "EpochEnd"):
+        hand.window()
+    [facts] = named(hand.effects, "EpochEnd")
+
+    assert [alert.path for alert in alerts(hand.effects, "callback_failed")] == ["cadence.recent_share"]
+    assert [view["share"] for view in facts["ranks"].values()] == [None, None]
+    assert [effect.callback for effect in hand.effects if isinstance(effect, fx.Invoke)].count("epoch_closed") == 1
+
+
+@pytest.mark.parametrize("said", [None, "fast", float("nan"), float("inf"), -1.0, 0])
+def test_what_is_no_duration_counts_as_not_known(said: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-13: shares and records see finite positive numbers, or 0; nothing was raised, so nothing is told."""
+    hand = Hand(2).form()
+    monkeypatch.setattr(Balancer, "ms", lambda self, rank: said if rank else 7)
+
+    assert readings(hand.co, (0, 1)) == [7.0, 0.0] and not alerts(hand.co.take_ready().effects, "callback_failed")
+
+
+class Own(Balancer):
+    """A balancer of the embedder's."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "path"), [(Own, "cadence.saved"), (LevelGuard, "guard.saved")],
+)  # fmt: skip
+def test_a_snapshot_is_made_of_what_the_policies_can_say(
+    owner: type, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C-13: the machine is whole without the history of a policy, and who goes on from it does so without that."""
+    policies = Policies(cadence=Own)
+    hand = Hand(2, policies=policies).form()
+    hand.window()
+    monkeypatch.setattr(owner, "saved", fails)
+    snapshot = hand.co.snapshot()
+    monkeypatch.undo()
+    twin = Coordinator.restore(hand.co.config, snapshot, policies=policies)
+
+    assert [alert.path for alert in alerts(twin.take_ready().effects, "callback_failed")] == [path]
+    assert twin.cycle.version == hand.co.cycle.version == 1 and list(twin.balancer.ranks) == [0, 1]
+    assert [alert.path for alert in alerts(hand.co.take_ready().effects, "callback_failed")] == [path]

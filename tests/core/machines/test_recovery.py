@@ -214,18 +214,42 @@ def test_a_link_that_breaks_in_the_middle_of_a_round_costs_an_attempt() -> None:
 def test_a_restart_begins_every_wait_anew_on_the_new_clock() -> None:
     """M-40, F95: generation + 1, everyone detached for reconnect_window_s, deadlines of the old clock mean nothing."""
     hand = pending(reconnect_window_s=20.0)
+    hand.co.peers[0].merged_at = hand.now
     hand.tick(12.0)
     effects = restarted(hand, now=3.0)
     assert hand.co.generation == 2 and named(effects, "Restarted")[0]["generation"] == 2
     assert [facts["until"] for facts in named(effects, "Detached")] == [23.0, 23.0]
     assert hand.co.cycle.pending and (hand.co.cycle.number, hand.co.cycle.attempt) == (1, 0)
     assert {reason.code for reason in hand.co.explain()} == {"E22"}
+    assert [rank["last_merge_s"] for rank in hand.co.dump()["ranks"]] == [0.0, None]
     due = hand.co.poll_timeout()
     assert due is not None and 3.0 < due < 23.1
     while hand.now <= 23.0:
         assert not named(hand.feed(ev.Tick()), "Died")
         hand.now = hand.co.poll_timeout() or 0.0
     assert len(named(hand.feed(ev.Tick()), "Died")) == 2
+
+
+def test_a_restart_begins_a_renewal_anew_on_the_new_clock() -> None:
+    """M-40, M-32: since when a session is wanted is an instant of the old clock too."""
+    hand = joint(3)
+    hand.feed(ev.LinkLost(2, 1, "reset"))
+    restarted(hand)
+    renewal = hand.co.sessions.renewal
+    assert renewal is not None and (renewal.since, renewal.asked_at) == (3.0, 3.0)
+
+
+def test_whose_return_is_awaited_does_not_use_up_the_ceiling_of_a_renewal() -> None:
+    """M-15, M-42: the wait as a whole begins anew when a lost link is back."""
+    hand = joint(4, link_grace_s=30.0)
+    lose(hand, 3)
+    hand.tick(30.1)
+    begun = hand.co.sessions.renewal
+    lose(hand, 1)
+    hand.now += 20.0
+    knock(hand, claim(hand, 1), rank=1)
+    renewal = hand.co.sessions.renewal
+    assert begun is not None and renewal is not None and renewal.since == hand.now > begun.since
 
 
 def test_a_pending_cycle_is_asked_for_again_when_the_averager_has_its_consensus() -> None:

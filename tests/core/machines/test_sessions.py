@@ -167,6 +167,41 @@ def test_who_is_heard_and_confirms_nothing_has_not_had_the_request() -> None:
     assert messages(hand.uid(0), m.NewSession)
 
 
+@pytest.mark.parametrize("phase", [RunPhase.FORMING, RunPhase.TRAINING])
+def test_a_renewal_that_nobody_confirms_comes_to_the_ceiling(phase: RunPhase) -> None:
+    """M-15, M-32: asked in turn for ever, with no cycle pending or none to come; saved once, exceeded strictly."""
+    hand = Joint(2, min_ranks=1, formation_s=1000.0)
+    if phase == RunPhase.TRAINING:
+        hand.form()
+        lost(hand, 1)
+    assert hand.co.run.phase == phase and not hand.co.cycle.pending
+    renewal = hand.co.sessions.renewal
+    assert renewal is not None and renewal.since == hand.now
+    until = renewal.since + hand.co.config.reduce_ceiling
+    while hand.now < until:
+        for rank in hand.co.alive:
+            hand.say(rank, m.Heartbeat, step_count=0, state="x", control_seq=hand.co.peers[rank].handled_seq)
+        due = hand.co.poll_timeout()
+        assert due is not None and not hand.co.save_issued and hand.co.sessions.renewal is not None
+        hand.now = min(due, until)
+        hand.feed(ev.Tick())
+    assert not hand.co.save_issued and (hand.co.poll_timeout() or until) < until + 1e-6
+    hand.now = hand.co.poll_timeout() or 0.0
+    hand.feed(ev.Tick())
+
+    assert hand.co.sessions.renewal is None and "within 300 s" in hand.co.run.text
+
+
+@pytest.mark.parametrize(("attempt", "pause"), [(0, 0.0), (1, 0.5), (2, 1.0), (3, 2.0)])
+def test_the_third_attempt_of_a_cycle_is_the_first_that_waits(attempt: int, pause: float) -> None:
+    """R-18."""
+    hand = joint(3)
+    hand.co.cycle.attempt = attempt
+    hand.failed(0)
+    until = hand.co.sessions.paused_until
+    assert (0.0 if until is None else until - hand.now) == pause
+
+
 def test_whose_silence_lasts_is_dead() -> None:
     """M-17, M-31: the renewal goes on without it."""
     hand = joint(4)

@@ -105,6 +105,20 @@ def test_a_step_that_fails_does_not_lose_the_save_that_waits() -> None:
     assert error is not None and "out of memory" in str(error) and rank.worker.phase == S
 
 
+def test_a_step_that_failed_is_a_failure_also_where_the_save_hangs() -> None:
+    """W-24: the last save takes longer than it may; the end is that of the step, not a clean one."""
+    rank = training(saver=1, stem="/run/diverged")
+    rank.feed(ev.TrainingFailed("out of memory"))
+    assert rank.worker.drain_until is not None
+    rank.now = rank.worker.drain_until
+    rank.feed(ev.Tick())
+
+    [stop] = of(rank.orders, fx.Stop)
+    error = stop_error(stop)
+    assert stop.status == "failed" and error is not None and "out of memory" in str(error)
+    assert rank.worker.phase == S and not reports(rank.orders, m.Exiting)
+
+
 @pytest.mark.parametrize("waiting", [{}, {"saver": 1, "stem": None}])
 def test_a_step_that_fails_is_a_failure_also_at_the_end_of_a_run(waiting: dict[str, Any]) -> None:
     """W-24, 17.1 #22: where nothing is to be saved nothing is waited for, and there is no goodbye."""

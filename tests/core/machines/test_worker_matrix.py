@@ -340,6 +340,8 @@ CASES: list[Case] = [
           before=seq(SAVE_UNREAD, tell(ev.TrainingFailed("oom")))),
     *each((D,), "the grace is over", tell(ev.Tick()), ("Heartbeat", "Stop"), S, settings={"leave_grace_s": 5.0},
           before=lambda r: setattr(r, "now", 5.0)),
+    *each((T,), "the save of a failed rank hangs", tell(ev.Tick()), ("Heartbeat", "Stop"), S,
+          before=seq(SAVE_UNREAD, tell(ev.TrainingFailed("oom")), lambda r: setattr(r, "now", r.worker.drain_until))),
     *each((S,), "anything of the coordinator", START),
 ]
 
