@@ -65,6 +65,11 @@ class Recalled:
         if self._known is None:
             self._owed = self._work_out(self._turn, event)
 
+    @property
+    def knows(self) -> bool:
+        """What the event that was handled last leads to was worked out, and judged, before."""
+        return self._known is not None
+
     def take_ready(self) -> Any:
         """See `Coordinator.take_ready`. What is known was judged when it was worked out, so until here the fields are
         those before the event: what came after it is kept without notes, and would look as if these had been lost."""

@@ -252,7 +252,7 @@ class World:
         if now > co.late_after:
             self.reached("the coordinator was away")
         self.into_coordinator(event, now)
-        if before is not None:
+        if before is not None and not getattr(co, "knows", False):  # else it was judged when it was worked out
             applied_in_order(co, event.message, before)
         self.follow(event, before is not None, co.take_ready())
 

@@ -32,6 +32,8 @@ class OldWayError(Exception):
 
 CAUGHT = (AssertionError, InvariantError, LocalProtocolError, OldWayError)
 """How a test may fail with an old way put back; anything else would be a fault of the mutant."""
+NOTICED = (*CAUGHT, Violation)
+"""The same where a world looks on."""
 
 
 @attrs.define
@@ -63,7 +65,7 @@ class OldWays:
     def caught(self, name: str, test: Check, patch: Patch) -> None:
         """Fails unless the test fails with this old way put back."""
         self.changes[name](patch)
-        with pytest.raises((*CAUGHT, Violation)) as found:
+        with pytest.raises(NOTICED) as found:
             test()
         cause = found.value.__cause__ if isinstance(found.value, Violation) else None
         assert cause is None or isinstance(cause, CAUGHT), f"{name} makes a machine raise {cause!r}"

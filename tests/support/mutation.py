@@ -42,7 +42,7 @@ from paceline.core.comparisons import called
 from paceline.core.mutation import in_place, mutants, noticed_by_lint, row_name
 from paceline.core.tables import TABLES
 
-from .mutants import CAUGHT, OldWays
+from .mutants import NOTICED, OldWays
 from .taken import counted
 
 PROFILE = "mutants"
@@ -199,7 +199,7 @@ class Worker:
                 ways.changes[key](patch)
                 try:
                     test()
-                except CAUGHT:
+                except NOTICED:
                     yield {"by": test.__name__, "noticed": True}
 
     def _run(self, number: int, following: int | None) -> bool:
