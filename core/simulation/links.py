@@ -35,11 +35,11 @@ NOBODY_THERE = "nobody answers"
 
 
 def life(world: World, rank: int, incarnation: int) -> Process | None:
-    """The process that is, or was, this life of a rank. None: the coordinator died between the decision to let it in
-    and the welcome, so nobody ever lived it."""
+    """The process that is, or was, this life of a rank; the newest, where the number was given twice (M-45). None: the
+    coordinator died between the decision to let it in and the welcome, so nobody ever lived it."""
     found = world.seats.get(rank)
     if found is None or found.incarnation != incarnation:
-        found = next((p for p in world.processes if (p.rank, p.incarnation) == (rank, incarnation)), None)
+        found = next((p for p in reversed(world.processes) if (p.rank, p.incarnation) == (rank, incarnation)), None)
     return found
 
 

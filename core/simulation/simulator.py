@@ -45,6 +45,7 @@ AFTERWARDS = 4_000
 """Steps that may follow the end of a run, until every process has ended too."""
 LEGAL = (
     "no rank is left", "nobody is left", "ranks are left", "one rank is left", "died", "no rank had finite parameters",
+    "ranks came within",
 )  # fmt: skip
 """Of what a run may end, also after the last fault: what had been lost or spoilt by then is not made good."""
 SETUP, PACE, TIMING, FAULTS, STORM = range(5)
