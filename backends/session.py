@@ -371,7 +371,7 @@ class Session:
         if order.fresh:
             before, self._snapshot = self._snapshot, None
             if order.state:
-                self._load_initial()
+                self._make_initial(order)
                 self._snapshot = self._flat.snapshot_state()
             elif not order.header_only:
                 self._snapshot = self._flat.snapshot()
@@ -382,10 +382,13 @@ class Session:
         self._connection.driver.feed(ev.SnapshotTaken(order.cycle, order.attempt, elapsed, order.generation))
         self._connection.link.offer(order, self._snapshot)
 
-    def _load_initial(self) -> None:
-        """M-6, K-12: this rank gives the state of cycle 0, and the run resumes from a file: load it first."""
+    def _make_initial(self, order: fx.TakeSnapshot) -> None:
+        """M-6, K-12: this rank gives the state of cycle 0: of a file, or the consensus it stands on already (M-45)."""
         path, named = self._config.get("initial_state", "rank"), self._config.get("initial_sha256")
-        if path != "rank":
+        retained = self._connection.link.retained
+        if order.put_back and retained is not None:
+            self._flat.adopt(retained)
+        elif path != "rank":
             if named is not None:
                 check_file(Path(path), named)
             flat, _ = load_flat(path, schema_of(self.model))

@@ -100,8 +100,7 @@ class Cycle(Again):
         """The firing gate (G-1), with the forced reduce of a stop (G-10), and the start of formation (M-6)."""
         co = self.co
         if co.run.phase == RunPhase.FORMING:
-            given = co.joins.seeding is None or co.joins.giver is not None  # M-45: only who holds the version gives it
-            return co.run.window_closed and given and co.sessions.current()
+            return co.run.window_closed and co.joins.founded and co.sessions.current()
         if co.run.phase != RunPhase.TRAINING or co.save_issued:
             return False
         if co.alive_count < co.config.min_ranks or co.joins.consensus_lost:
@@ -260,12 +259,10 @@ class Cycle(Again):
     def source(self) -> int | None:
         """Cycle 0: the lowest rank gives the initial state (M-6); in a run that forms once more one that holds the
         version (M-45)."""
-        return (self._seeds() or self.observers or (None,))[0]
-
-    def _seeds(self) -> tuple[int, ...]:
-        peers = self.co.peers
-        return tuple(r for r, life in self.co.joins.seeds
-                     if r in self.observers and r not in self.gone and peers[r].incarnation == life)  # fmt: skip
+        joins, peers, here = self.co.joins, self.co.peers, self.observers
+        if joins.seeding is not None:
+            here = tuple(r for r, life in joins.seeds if self.takes_part(r) and peers[r].incarnation == life)
+        return min(here, default=None)
 
     def overtaken(self, known: int) -> None:
         """M-45: an average of before is in no books. While the run forms its cycle 0 goes on as another attempt."""
@@ -276,12 +273,15 @@ class Cycle(Again):
         else:
             self.number = max(self.number, known)
         self.co.cycle_engine.fire(self, "Overtaken", None)
+        self.members = self.observers = self.awaited = self.participants = ()
+        self.reduced = None
 
     def unformed(self) -> list[int]:
         """Who holds formation up. Without the initial state it is its source alone: everybody else waits for it, and
         can get it from another (M-6). In a collective it is who keeps the others inside, if that can be told."""
-        if self.source is not None and self.reduced is None and not self.co.config.is_collective:
-            return [self.source]
+        source = self.source if self.pending else self.co.joins.giver  # M-45: nothing is armed without it
+        if source is not None and self.reduced is None and not (self.pending and self.co.config.is_collective):
+            return [source]
         late = in_place.outside(self) if self.co.config.is_collective else []
         return late or [rank for rank in self.co.alive if not self.co.peers[rank].acked]
 
@@ -449,16 +449,17 @@ class Cycle(Again):
 
     def member_gone(self, rank: int, was_owing: bool) -> None:
         """C-21: a member that left is waited for no longer. While forming, the next rank takes the place of a source
-        that is gone (M-6): what it had shipped may be torn."""
+        that is gone (M-6): what it had shipped may be torn. If it was the last in the cycle that holds the version, one
+        that came later gives it in an arm of its own; without one the run is over (M-45)."""
         source = self.source
         self.gone = (*self.gone, rank)
         if was_owing:
             self.owing -= 1
-        if self.forming and rank == source and self.co.joins.seeding is not None and not self._seeds():
-            self.co.condemn(m.SaveReason.ALL_RANKS_LOST, f"nobody is left who holds version {self.version}")
-        elif self.forming and rank == source and self.co.alive and not self.co.config.is_collective:
+        if self.forming and rank == source and self.co.alive and not self.co.config.is_collective:
             self.co.run.form_anew()
-            self._retry(f"rank {rank}, which gave the initial state, is gone")
+            if self.source is not None:
+                return self._retry(f"rank {rank}, which gave the initial state, is gone")
+            self.overtaken(self.known)
 
     def end_joiners(self, event: object) -> None:
         """M-26: who had its cycles and a ceiling on top goes; the run does not end for it."""

@@ -186,7 +186,8 @@ class Finish:
 class TakeSnapshot:
     """Copy parameters and floating buffers now, deep (W-26), then say `SnapshotTaken`. `header_only` sends no tensor
     (an observer, or nothing stepped); `state` ships everything (cycle 0, source). `fresh` is false for the same copy
-    under a new attempt (W-10)."""
+    under a new attempt (W-10). A source that is to `put_back` stands on a consensus already, in a run that forms once
+    more: it first makes that its parameters again, and loads no initial state (M-45, R-10)."""
 
     cycle: int
     attempt: int
@@ -195,6 +196,7 @@ class TakeSnapshot:
     header_only: bool
     state: bool
     fresh: bool
+    put_back: bool = False
 
 
 @value

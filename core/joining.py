@@ -68,9 +68,17 @@ class Joins:
 
     @property
     def giver(self) -> int | None:
-        """The first of the ranks that alone stand on the version, of those that live (M-45)."""
+        """Of the living ranks that alone stand on the version one that can be reached, the lowest of them (M-45)."""
         peers = self.co.peers
-        return next((r for r, life in self.seeds if peers[r].alive and peers[r].incarnation == life), None)
+        living = [r for r, life in self.seeds if peers[r].alive and peers[r].incarnation == life]
+        return min(living, key=lambda rank: (not peers[rank].attached, rank), default=None)
+
+    @property
+    def founded(self) -> bool:
+        """Whether cycle 0 has a source (M-6): in a run that forms once more one that stands on the version and will
+        take part, or a stranger's weights would become that version (M-45, M-27)."""
+        giver = self.giver
+        return self.seeding is None or (giver is not None and may_observe(self.co.peers[giver]))
 
     @property
     def reseating(self) -> bool:

@@ -163,6 +163,7 @@ class WorkerOrders(WorkerActions):
         self.outbox.append(TakeSnapshot(
             cycle=event.cycle, attempt=event.attempt, generation=event.generation, shipped=self.shipped,
             header_only=not source and self.shipped == 0, state=source, fresh=fresh,
+            put_back=source and (self.version > 0 or self.local_step > 0),  # nobody steps before a first consensus
         ))  # fmt: skip
 
     def repeat_evidence(self, event: m.RequestParams) -> None:

@@ -160,6 +160,10 @@ class Ghost:
         picks = () if not order.shipped else known[3] if again and known is not None else self.unmerged[number]
         if again and known is not None and not order.fresh:
             value = known[2]
+        elif order.state and number in self.held:  # M-45: what it has stepped since its consensus counts nowhere
+            made = self._made(self.held[number])
+            value = next((each for each in made if close(each, process.theta)), made[-1])
+            self.base[number], self.since[number] = value, ()
         if len(picks) != order.shipped:
             raise Violation("I47", f"process {number} ships {order.shipped} steps and has {len(picks)} unmerged ones")
         if not close(value, process.copy or 0.0):
@@ -259,11 +263,15 @@ class Ghost:
         """I59: the average that counts now is the consensus of its version."""
         number = process.number
         self.scratch.pop(number, None)
-        known = [made for former in self.former.values() for was, made in former if was == version]
-        known.append(self.means[version])
+        known = self._made(version)
         if self.held.get(number, 0) == version and not any(close(self.base[number], made) for made in known):
             text = f"process {number} stands on {self.base[number]}, version {version} is {self.means[version]}"
             raise Violation("I59", text)
+
+    def _made(self, version: int) -> list[float]:
+        """What was the consensus of this version, in the books of now last."""
+        former = [made for each in self.former.values() for was, made in each if was == version]
+        return [*former, self.means[version]]
 
     # --- the averager ----------------------------------------------------------------------------------------------
 

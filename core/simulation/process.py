@@ -269,6 +269,8 @@ class Process:
     def _ship(self, order: fx.TakeSnapshot) -> None:
         """W-10: a fresh copy, or the retained one again. An observer and who has not stepped ship a header (R-9)."""
         if order.fresh or self.copy is None:
+            if order.put_back and self.consensus is not None:
+                self.theta = self.consensus
             self.copy = self.theta
         self.asked = (order.cycle, order.attempt)
         self.held = None

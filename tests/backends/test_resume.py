@@ -14,6 +14,7 @@ import trio
 from paceline.backends.bundle import check_file, read_bundle
 from paceline.backends.checkpoint import load_model, save_optimizer
 from paceline.backends.serve import serve
+from paceline.core import effects as fx
 from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, ConfigError
 
@@ -58,6 +59,24 @@ def test_the_first_step_is_taken_from_the_saved_model_at_its_schedule_position(e
     samples = sorted(index for one in seen for epoch in (2, 3) for index in one.samples.get(epoch, []))
     assert samples == sorted([*range(SAMPLES)] * 2) and not any(0 in one.samples or 1 in one.samples for one in seen)
     assert all(one.session.global_step == 4 * STEPS and one.session.version > 0 for one in seen)
+
+
+def test_a_source_that_stands_on_a_consensus_gives_that_and_not_the_file(
+    ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M-45, R-10: the run forms once more. Neither the state it once began with nor steps that count nowhere become its
+    version."""
+    run = SmallRun(initial_state=str(ended), target_ranks=1)
+    seen = run.train(0, epochs=3)
+    run.coordinator.result()
+    session, consensus = seen.session, seen.parameters
+    monkeypatch.setattr(session._connection.driver, "feed", lambda event: None)
+    monkeypatch.setattr(session._connection.link, "offer", lambda order, snapshot: None)
+    for put_back in (True, False):
+        with torch.no_grad():
+            next(session.model.parameters()).add_(1.0)
+        session._obey(fx.TakeSnapshot(0, 0, 2, 0, header_only=False, state=True, fresh=True, put_back=put_back))
+        assert torch.equal(seen.parameters, consensus) is put_back
 
 
 def test_the_source_refuses_a_file_that_is_not_the_one_of_the_record(ended: Path) -> None:

@@ -10,9 +10,10 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
-from paceline.core.phases import PeerPhase, RunPhase
+from paceline.core.phases import PeerPhase, RunPhase, WorkerPhase
 
 from support.hand import Hand, alerts, messages
+from support.rank import Rank, of
 from support.words import hello
 
 
@@ -120,3 +121,109 @@ def test_decisions_and_plans_of_another_generation_have_other_numbers() -> None:
     assert hand.co.generation == 2
     hand.co = Coordinator.restart(hand.co.config, hand.co.snapshot(), (), hand.now)
     assert hand.co.generation == 3 and hand.co.actions._decide() > first
+
+
+def cut(hand: Hand, rank: int) -> None:
+    """The link of a rank breaks; it keeps its seat for a while."""
+    hand.feed(ev.LinkLost(rank, hand.co.peers[rank].incarnation, "reset"))
+    assert hand.co.peers[rank].detached
+
+
+def again(hand: Hand, rank: int) -> None:
+    """It is back over another link, in the same life."""
+    peer = hand.co.peers[rank]
+    knock(hand, rank, hand.co.cycle.version, generation=hand.co.generation, incarnation=peer.incarnation, cycle=0,
+          step_count=peer.last_step_count, control_seq=peer.control_seq, report_seq=peer.report_seq)  # fmt: skip
+    assert hand.co.peers[rank] is peer and peer.attached
+
+
+def half(*versions: int, expected: int, **knobs: Any) -> Hand:
+    """A run that forms once more: these have come, of so many that are waited for, and cycle 0 is not armed."""
+    hand = Hand(expected, samples=400, target_ranks=expected, **knobs)
+    back(hand, hand.co.snapshot())
+    for rank, version in enumerate(versions):
+        knock(hand, rank, version)
+    assert not hand.co.run.window_closed and not hand.co.cycle.pending
+    return hand
+
+
+def stranger(hand: Hand) -> int:
+    """A rank that was never in the run takes the next seat."""
+    hand.feed(ev.HelloReceived(90 + len(hand.effects), hello(hand.samples)))
+    return max(hand.co.alive)
+
+
+@pytest.mark.parametrize("averager", ["star", "collective"])
+def test_a_version_that_is_lost_before_cycle_0_is_armed_ends_the_run(averager: str) -> None:
+    """M-45, M-27: the last rank that holds it dies while others are awaited; the run neither waits for ever nor takes
+    the weights of somebody else."""
+    hand = half(5, expected=3, averager=averager)
+    hand.co.lose(0, "dead")
+    hand.feed(ev.Tick())
+    stranger(hand), stranger(hand), stranger(hand)
+    hand.tick(5.0)
+    assert hand.co.run.status == "failed" and "nobody is left who holds version 5" in hand.co.run.text
+    assert not hand.co.cycle.pending
+
+
+def test_a_source_that_is_away_is_waited_for() -> None:
+    """M-27, M-45: the only rank that holds the version has lost its link when the window closes. A stranger's weights
+    never become that version."""
+    hand = half(5, expected=3, link_grace_s=100.0)
+    stranger(hand)
+    cut(hand, 0)
+    stranger(hand)
+    assert hand.co.run.window_closed and not hand.co.cycle.pending, "cycle 0 has no source"
+    again(hand, 0)
+    assert hand.co.cycle.pending and hand.co.cycle.source == 0
+    form(hand)
+    assert hand.co.run.phase == RunPhase.TRAINING and hand.co.cycle.version == 5
+
+
+@pytest.mark.parametrize("averager", ["star", "collective"])
+def test_a_source_that_stays_away_ends_the_run_and_nobody_else(averager: str) -> None:
+    """M-6, M-45: at the end of `formation_s` it is the one that has held the run up."""
+    hand = half(5, expected=3, averager=averager, link_grace_s=1000.0, formation_s=20.0)
+    stranger(hand)
+    cut(hand, 0)
+    stranger(hand)
+    hand.tick(21.0, silent=(0,))
+    assert hand.co.run.status == "failed" and "holds version 5" in hand.co.run.text
+    assert hand.co.peers[0].phase == PeerPhase.DEAD and hand.co.alive_count == 2
+
+
+def test_of_those_that_hold_the_version_one_that_can_be_reached_gives() -> None:
+    """M-44, M-45: the lowest of them is away."""
+    hand = half(5, 5, expected=3, link_grace_s=100.0)
+    assert hand.co.joins.giver == 0
+    cut(hand, 0)
+    assert hand.co.joins.giver == 1
+    stranger(hand)
+    assert hand.co.cycle.pending and hand.co.cycle.source == 1
+
+
+def test_who_holds_the_version_and_came_later_takes_over() -> None:
+    """M-45, M-6: the source dies, and the other one that stands on the version was away when cycle 0 was armed."""
+    hand = half(5, 5, expected=3, link_grace_s=100.0)
+    cut(hand, 0)
+    stranger(hand)
+    assert hand.co.cycle.source == 1 and hand.co.cycle.attempt == 1
+    hand.co.lose(1, "dead")
+    hand.feed(ev.Tick())
+    assert hand.co.run.status != "failed" and not hand.co.cycle.pending
+    again(hand, 0)
+    assert hand.co.cycle.pending and hand.co.cycle.source == 0 and hand.co.cycle.attempt > 1
+    form(hand)
+    assert hand.co.run.phase == RunPhase.TRAINING and hand.co.voters == [0, 2] and hand.co.cycle.version == 5
+
+
+@pytest.mark.parametrize(("version", "steps", "put_back"), [(0, 0, False), (5, 0, True), (0, 3, True)])
+def test_a_source_that_has_adopted_a_consensus_puts_it_back(version: int, steps: int, put_back: bool) -> None:
+    """M-45, R-10: what it has stepped since is in no books. Nobody steps before a first consensus, so steps tell of one
+    whose version is 0."""
+    rank = Rank(WorkerPhase.JOINING)
+    rank.worker.version, rank.worker.local_step = version, steps
+    (order,) = of(rank.request(0), fx.TakeSnapshot)
+    assert order.state and order.put_back is put_back
+    (order,) = of(rank.request(0, attempt=1, observer=True), fx.TakeSnapshot)
+    assert not order.put_back
