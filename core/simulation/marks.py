@@ -91,6 +91,8 @@ BY_EMIT = {
     "EpochEnd": "an epoch closed", "Evaluated": "an evaluation came back", "AnchorChanged": "the anchor grew",
 }  # fmt: skip
 OF_JOURNAL = ("accounting", "journal")
+POLICIES = frozenset({"guard", "cadence"})
+"""Whose failures are told under their names."""
 BY_ALERT = {"checkpoint_failed": "a checkpoint callback failed", "refused": "a rank broke the protocol"}
 
 EVENTS = frozenset({ev.RoundReduced, ev.ConsensusSaved, ev.MetaWritten})
@@ -104,10 +106,11 @@ BY_REFUSAL = {
 
 
 class Marks:
-    """What the runs so far came upon, and how often."""
+    """What the runs so far came upon, and how often. `raised` is what a policy raised first (C-13)."""
 
     def __init__(self) -> None:
         self.reached: Counter[str] = Counter()
+        self.raised = ""
         self._excluded: set[tuple[int, int]] = set()
         self._holder: int | None = None
         self._asked = 0
@@ -164,6 +167,8 @@ class Marks:
             self.reach("a rank came anew")
         elif kind is fx.Alert and (effect.kind, effect.path) == OF_JOURNAL:
             self.reach("a rank knew more than the journal")
+        elif kind is fx.Alert and effect.kind == "callback_failed" and effect.path.partition(".")[0] in POLICIES:
+            self.raised = self.raised or f"{effect.path}: {effect.text}"
         elif kind is fx.Alert and effect.kind in BY_ALERT:
             if effect.kind != "refused" or effect.text.startswith("broke"):
                 self.reach(BY_ALERT[effect.kind])

@@ -68,7 +68,8 @@ class Case:
 class Outcome:
     """What became of a run: how the coordinator ended (`died` if it was killed, `broken` if an invariant was), how many
     steps of the world it took and how many realized cycles it had, its virtual seconds, the marks it reached, how many
-    faults struck. If an invariant broke: which, and the schedule that leads there."""
+    faults struck; what a policy raised first, if one did (C-13). If an invariant broke: which, and the schedule that
+    leads there."""
 
     case: Case
     status: str
@@ -77,6 +78,7 @@ class Outcome:
     seconds: float
     struck: int
     marks: dict[str, int]
+    raised: str = ""
     violation: Violation | None = None
     schedule: Schedule | None = None
 
@@ -139,7 +141,7 @@ class Run:
         return Outcome(
             case=self.case, status=status, steps=self.clockwork.steps,
             cycles=self.world.co.cycle.sync_rounds, seconds=self.clockwork.now, struck=self.storm.struck,
-            marks=dict(Counter(self.marks.reached)), violation=violation,
+            marks=dict(Counter(self.marks.reached)), raised=self.marks.raised, violation=violation,
             schedule=None if violation is None else self.schedule(violation),
         )  # fmt: skip
 
