@@ -35,7 +35,7 @@ def _finishes(policies: Callable[[], Policies], what: str, *, suspects: bool = T
             outcome = simulate(case, policies=policies())
         ensure(outcome.violation is None, f"{what}: with the seed {case.seed}, faults {case.faults}, policy "
                f"{case.policy}: {outcome.violation}")  # fmt: skip
-        ensure(not outcome.raised, f"{what}: a simulated run went on without its answer, for it raised {outcome.raised}")
+        ensure(not outcome.raised, f"{what}: a run went on without its answer, for it raised {outcome.raised}")
         calm = case.faults == "calm"
         ensure(not calm or outcome.status == "ok", f"{what}: a run in which nothing failed ended {outcome.status}")
         hasty = not suspects and outcome.struck == 0 and outcome.marks.get(SUSPECTED, 0)
