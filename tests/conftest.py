@@ -1,8 +1,9 @@
 """What every test sees: the two hypothesis profiles, the seed that repeats a run, and the count of taken rows.
 
 `dev` draws new examples each time from a seed printed at the top. `ci`, chosen by the environment variable CI, draws
-the same examples for ever, so that a red run is never a matter of luck. Neither has a deadline: a test measures
-behaviour, and the time it takes on a loaded machine is not one.
+the same examples for the same sources and the same Python, so that a red run can be had again. Other sources may draw
+others: a change can turn a property red that has nothing to do with it, and has then found something. Neither has a
+deadline: a test measures behaviour, and the time it takes on a loaded machine is not one.
 
 `--table-coverage FILE` writes which test takes which row of the tables of transitions, for `paceline coverage-tables`.
 `--mutants IN,OUT` puts mutants of the tables to the tests, for `paceline mutants`.
