@@ -205,7 +205,7 @@ _ENDS = (
     Row((*_LIVE, _S), "GraceOver", SAME, kind=Kind.IGNORE, rule="W-23"),
     Row(_LIVE, "LeaveRequested", _D, (), ("leave",), rule="W-28"),
     Row((_D, _S), "LeaveRequested", SAME, kind=Kind.IGNORE, rule="W-28"),
-    Row(_T, "TrainingFailed", _D, ("save_waits",), ("obey_save", "note_failure"), rule="W-24 W-19",
+    Row(_T, "TrainingFailed", _D, ("save_waits",), ("save_and_fail",), rule="W-24 W-19",
         note="a save waits in the lane"),
     Row(_UP, "TrainingFailed", _S, (), ("fail_training",), rule="W-24"),
     Row(_S, "TrainingFailed", SAME, kind=Kind.IGNORE, rule="W-24"),

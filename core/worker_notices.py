@@ -199,9 +199,10 @@ class WorkerNotices:
         """The training process failed, and all that was left for it to do has taken too long (W-24)."""
         return self.failure is not None
 
-    def note_failure(self, event: Any) -> None:
-        """Told when the save is made."""
+    def save_and_fail(self, event: Any) -> None:
+        """W-24: the save comes first; the failure is told when it is made."""
         self.failure = event.text
+        self.obey_save(event)
 
     def stop_failed(self, event: object) -> None:
         """No Exiting, as without a save: the link that closes is the death report (W-24)."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from paceline.core import events as ev
+from paceline.core import ladder
 from paceline.core.ladder import Climb, Stage, next_due
 from paceline.core.phases import PeerPhase
 
@@ -42,6 +44,14 @@ def test_a_tick_is_due_only_where_a_step_is(laggards: str, due: bool) -> None:
     assert hand.co.peers[0].climb.nudges == 1
     assert (next_due(hand.co) == pytest.approx(hand.co.cycle.armed_at + 30.0)) is due
     assert (next_due(hand.co) < float("inf")) is due
+
+
+@pytest.mark.parametrize("seconds", [5.0, 10.0])
+def test_a_tick_is_due_right_after_the_instant_itself(seconds: float) -> None:
+    """M-12: what is exceeded strictly is still to come at its instant: the least that a deadline can be, and this one."""
+    hand = owes_snapshot()
+    hand.now = hand.co.now = hand.co.cycle.armed_at + seconds
+    assert ladder.next_due(hand.co) == math.nextafter(hand.now, math.inf)
 
 
 def test_no_more_durations_are_remembered_than_the_history_holds() -> None:

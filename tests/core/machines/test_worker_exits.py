@@ -50,7 +50,7 @@ EXITS = [lane_closed, link_lost, silence, window_over, turned_away]
 def training(**waiting: Any) -> Rank:
     """In the middle of a step, with a notice and this order to stop in its lane."""
     rank = Rank(T, save_path="/own")
-    rank.control(m.SetGlobalStep, serve=False, version=0, global_step=3)
+    rank.control(m.EvalBroadcast, serve=False, schedule_id=1, epoch=0, version=0, metric=0.5)
     if waiting:
         rank.control(m.ShutdownWithSave, serve=False, decision_id=3, reason=m.SaveReason.REDUCE_STALL, **waiting)
     else:
@@ -70,6 +70,7 @@ def test_a_save_that_waits_is_made_whatever_ends_the_loop(leaves: Any, saver: in
 
     assert of(rank.orders, fx.Save) == [fx.Save(3, 0, "/run/reduce_stall", saver == 1)]
     assert [stop.status for stop in of(rank.orders, fx.Stop)] == ["saved"]
+    assert "evaluated" not in [told.name for told in of(rank.orders, fx.Publish)], "what waits before it means nothing"
 
 
 @pytest.mark.parametrize("leaves", EXITS)
@@ -99,10 +100,31 @@ def test_a_step_that_fails_does_not_lose_the_save_that_waits() -> None:
     assert rank.worker.phase == D and not of(orders, fx.Stop)
     rank.feed(ev.ActionDone("save", 3, 0, 1.0, error="disk full"))
 
-    assert of(rank.orders, fx.Save) == [fx.Save(3, 0, "/run/diverged", True)]
+    assert of(rank.orders, fx.Save) == [fx.Save(3, 0, "/run/diverged", True)] and not of(rank.orders, fx.Publish)
     assert reports(rank.orders, m.CheckpointResult)[0].error == "disk full" and not reports(rank.orders, m.Exiting)
     error = stop_error(of(rank.orders, fx.Stop)[0])
     assert error is not None and "out of memory" in str(error) and rank.worker.phase == S
+
+
+def test_a_step_that_failed_waits_for_both_files_of_who_becomes_the_saver() -> None:
+    """W-24, M-52: the saver has died, and this rank is named in its place while it writes its own file."""
+    rank = training(saver=0, stem="/run/diverged")
+    rank.feed(ev.TrainingFailed("out of memory"))
+    rank.control(m.ShutdownWithSave, decision_id=3, reason=m.SaveReason.REDUCE_STALL, saver=1, stem="/run/diverged")
+    rank.feed(ev.ActionDone("save", 3, 0, 1.0))
+    assert rank.worker.phase == D and not of(rank.orders, fx.Stop)
+    rank.feed(ev.ActionDone("save", 3, 0, 1.0))
+
+    assert [stop.status for stop in of(rank.orders, fx.Stop)] == ["failed"]
+
+
+def test_a_door_that_is_busy_is_knocked_at_again_whatever_waits() -> None:
+    """N-29 before W-24: the link is lost for now, and the step goes on."""
+    rank = training(saver=1, stem="/run/reduce_stall")
+    rank.worker.linked = False
+    orders = rank.feed(ev.Received(m.Reject(code=m.RejectCode.BUSY, text="busy", retry=True, after_s=1.0)))
+
+    assert of(orders, fx.Dial) and not of(orders, fx.Save) and rank.worker.phase == T
 
 
 def test_a_step_that_failed_is_a_failure_also_where_the_save_hangs() -> None:

@@ -15,7 +15,7 @@ from paceline.core.engine import untaken
 from paceline.core.errors import LocalProtocolError
 from paceline.core.phases import WorkerPhase
 from paceline.core.table_worker_collective import COLLECTIVE_ROWS
-from paceline.core.tables import WORKER, engine_for
+from paceline.core.tables import WORKER
 
 from support.matrix import Case, comes_to_rest, each, names, run, say, seq, tell
 from support.rank import NEXT, Rank
@@ -257,7 +257,9 @@ def _rare() -> None:
         with pytest.raises(LocalProtocolError):
             event(Rank(X, **IN_PLACE))
     for phase in (W, T, X, D, S):
-        engine_for("worker").fire(Rank(phase, **IN_PLACE).worker, "SessionOverdue", None)
+        rank = Rank(phase, **IN_PLACE)
+        rank.worker._fire("SessionOverdue", None)
+        assert rank.worker.phase == phase and not (rank.worker.fenced or rank.worker.refused), "it is nothing (R-15)"
 
 
 def test_every_row_of_the_collective_flavour_is_taken() -> None:
