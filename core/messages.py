@@ -10,6 +10,8 @@ and sizes are in picks, `_ms` fields in milliseconds, `None` is absent and never
 
 from __future__ import annotations
 
+from typing import Any
+
 from .control_messages import (
     Beacon,
     Checkpoint,
@@ -88,6 +90,7 @@ __all__ = [
     "KIND_OF",
     "NO_RANK",
     "REPORTS",
+    "REPORT_CLASSES",
     "SESSION",
     "Batch",
     "Beacon",
@@ -168,4 +171,6 @@ BULK_KIND = 0x70
 
 CONTROLS: tuple[type, ...] = tuple(m for k, m in KINDS.items() if 0x20 <= k < 0x40)
 REPORTS: tuple[type, ...] = tuple(m for k, m in KINDS.items() if 0x40 <= k < 0x70)
+REPORT_CLASSES: frozenset[Any] = frozenset(REPORTS)
+"""The same, to ask often whether something is one."""
 SESSION: tuple[type, ...] = (Hello, Welcome, Reject, Fenced)

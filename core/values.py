@@ -34,7 +34,8 @@ def maker(kind: type[T]) -> Callable[..., T]:
     A class that is called with names sorts them into a dictionary, and its constructor sorts them out again: for the
     fields of a message that takes several times as long as to fill them in.
     """
-    fields: tuple[Any, ...] = attrs.fields(kind)  # type: ignore[arg-type]
+    cls: Any = kind
+    fields = attrs.fields(cls)
     due = max((place for place, field in enumerate(fields, 1) if field.default is attrs.NOTHING), default=0)
     known: dict[str, Any] = {"_kind": kind, "_new": object.__new__, "_absent": attrs.NOTHING}
     arguments, lines = [], []

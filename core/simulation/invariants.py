@@ -10,7 +10,7 @@ from typing import Any
 
 from ..coordinator import Coordinator
 from ..events import Received
-from ..messages import REPORTS, Report, Update
+from ..messages import REPORT_CLASSES, Report, Update
 from ..phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
 from .ghost import Ghost
 from .process import Process
@@ -19,7 +19,6 @@ from .violation import Violation, require
 __all__ = ["applied_in_order", "booked", "books", "ending", "explained", "parked", "report_seq_of", "steps_meet"]
 
 THERE = (PeerPhase.VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
-REPORTED: frozenset[Any] = frozenset(REPORTS)
 QUIET = (WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
 
 
@@ -132,7 +131,7 @@ def parked(process: Process, before: WorkerPhase, throttle: int, event: Any) -> 
 
 def report_seq_of(co: Coordinator, report: Any) -> int | None:
     """The last report that was applied of the life that this one is of; None if that life is over, or this is none."""
-    if report.__class__ not in REPORTED:
+    if report.__class__ not in REPORT_CLASSES:
         return None
     peer = co.peers.get(report.rank)
     if peer is None or peer.phase not in THERE or peer.incarnation != report.incarnation:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "OF_AVERAGER", "at_process", "control_arrives", "report_arrives", "tick", "tick_all"]
 
 
-REPORTS: frozenset[Any] = frozenset(m.REPORTS)
 
 
 def at_process(world: World, process: Process, action: Action) -> None:
@@ -59,7 +58,7 @@ def _reports(world: World, process: Process, most: int) -> None:
 
 def report_arrives(world: World, process: Process, report: Any) -> None:
     """A report, a frame, the end of a link, or what is wrong with a frame, reaches the coordinator."""
-    if report.__class__ in REPORTS:
+    if report.__class__ in m.REPORT_CLASSES:
         world.feed(ev.Received(report))
         return
     if process.frames is not None and (isinstance(report, bytes) or _ends_well(process, report)):

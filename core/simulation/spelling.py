@@ -10,6 +10,7 @@ written out, as there are hundreds of fields in a coordinator. The tests hold th
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections import deque
@@ -39,7 +40,6 @@ Plain = Callable[[Any], Any]
 _in_coordinator = operator.attrgetter(*(name for name in Coordinator.__slots__ if name not in GIVEN_TO_COORDINATOR))
 _in_worker = operator.attrgetter(*(f.name for f in attrs.fields(Worker) if f.name not in GIVEN_TO_WORKER))
 _wishes = operator.attrgetter(*WISHABLE)
-_makers: dict[type, Plain] = {}
 
 
 def spelled(thing: Any) -> bytes:
@@ -77,14 +77,10 @@ def written_out(kind: Any, allowed: frozenset[str], plain: str, flat: str, other
 
 def _plain(thing: Any) -> Any:
     kind = thing.__class__
-    if kind in ATOMS:
-        return thing
-    maker = _makers.get(kind)
-    if maker is None:
-        maker = _makers[kind] = _maker(kind)
-    return maker(thing)
+    return thing if kind in ATOMS else _maker(kind)(thing)
 
 
+@functools.cache
 def _maker(kind: Any) -> Plain:
     """How things of one class are made plain."""
     if kind is tuple or kind is list:

@@ -12,6 +12,7 @@ Two fields that hold the same mutable thing hold two of them afterwards, as afte
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -37,7 +38,6 @@ GIVEN = (GIVEN_TO_COORDINATOR | GIVEN_TO_WORKER) - {"guard"}
 
 _shared = set(ATOMS)
 """Classes of what is shared: those that were met."""
-_makers: dict[type, Again] = {}
 
 
 def twin(machine: Machine) -> Machine:
@@ -53,14 +53,10 @@ def twin(machine: Machine) -> Machine:
 
 def _again(thing: Any, owner: Any) -> Any:
     kind = thing.__class__
-    if kind in _shared:
-        return thing
-    maker = _makers.get(kind)
-    if maker is None:
-        maker = _makers[kind] = _maker(kind)
-    return maker(thing, owner)
+    return thing if kind in _shared else _maker(kind)(thing, owner)
 
 
+@functools.cache
 def _maker(kind: Any) -> Again:
     """How things of one class are made again."""
     if kind is list or kind is tuple:

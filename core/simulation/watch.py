@@ -41,7 +41,6 @@ Life = tuple[int, int]
 """A rank and an incarnation."""
 MOST_ATTEMPTS = 32
 """Of one cycle (R-18)."""
-REPORTS: frozenset[Any] = frozenset(m.REPORTS)
 LOST = frozenset({ev.LinkLost, ev.ProcessExited})
 SIGNS_OF_LIFE = frozenset({ev.Tick, m.Heartbeat})
 """Events that say nothing about the work of anybody."""
@@ -120,7 +119,7 @@ class Watch:
         elif now > self.before + self.away_s:  # it was away: what it missed, it gives time for
             self.still = now
         self.before = now
-        if what in REPORTS:
+        if what in m.REPORT_CLASSES:
             if effects and now < self.due:  # else time speaks with the next event, whichever it is (C-4)
                 self._i3_over_is_over(told, effects)
                 self._i33_no_step_by_a_heartbeat(told, effects)

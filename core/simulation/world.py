@@ -47,6 +47,7 @@ from .invariants import applied_in_order, booked, books, ending, explained, repo
 from .links import let_in, life, turned_away
 from .moves import OF_AVERAGER, at_process, tick, tick_all
 from .process import Process
+from .recall import Recalled
 from .setup import Setup, greeting
 from .step import Run, Step, Turn
 from .strikes import FAULTS, possible_faults
@@ -252,7 +253,7 @@ class World:
         if now > co.late_after:
             self.reached("the coordinator was away")
         self.into_coordinator(event, now)
-        if before is not None and not getattr(co, "knows", False):  # else it was judged when it was worked out
+        if before is not None and not (isinstance(co, Recalled) and co.knows):  # what is known was judged before
             applied_in_order(co, event.message, before)
         self.follow(event, before is not None, co.take_ready())
 

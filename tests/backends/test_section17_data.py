@@ -74,7 +74,7 @@ class Punctual(Scripted):
 class OnDevice(torch.Tensor):
     """A tensor that says it is on an accelerator."""
 
-    device = torch.device("cuda", 0)  # type: ignore[assignment]
+    device: Any = torch.device("cuda", 0)
 
 
 class Device:

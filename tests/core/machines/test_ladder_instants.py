@@ -48,7 +48,7 @@ def test_a_tick_is_due_only_where_a_step_is(laggards: str, due: bool) -> None:
 
 @pytest.mark.parametrize("seconds", [5.0, 10.0])
 def test_a_tick_is_due_right_after_the_instant_itself(seconds: float) -> None:
-    """M-12: what is exceeded strictly is still to come at its instant: the least that a deadline can be, and this one."""
+    """M-12: what is exceeded strictly is still to come at its instant, of the least deadline and of this one."""
     hand = owes_snapshot()
     hand.now = hand.co.now = hand.co.cycle.armed_at + seconds
     assert ladder.next_due(hand.co) == math.nextafter(hand.now, math.inf)

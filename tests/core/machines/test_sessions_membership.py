@@ -23,6 +23,18 @@ def knock(hand: Joint, **changes: Any) -> list[Any]:
     return hand.feed(ev.HelloReceived(99, hello(hand.samples, **changes)))
 
 
+def with_a_newcomer() -> Joint:
+    """Two voters and a joiner in a session of three; a cycle of all of them is armed."""
+    hand = Joint(2, max_ranks=4, samples=400).form()
+    knock(hand)
+    hand.uid()
+    for rank in (0, 1):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    assert hand.co.cycle.pending and hand.co.cycle.observers == (2,)
+    return hand
+
+
 def test_a_newcomer_comes_with_a_session_at_rest() -> None:
     """M-23, M-25, M-30, M-31: the donor is the lowest voter; the newcomer observes a cycle and votes after it."""
     hand = Joint(2, max_ranks=4, samples=400).form()
@@ -75,12 +87,7 @@ def test_a_rank_that_comes_back_into_its_own_cycle_observes_it() -> None:
 
 def test_an_observer_of_a_cycle_without_a_consensus_is_not_promoted() -> None:
     """M-25, I21: it holds the donor's drifting copy, and no average; the next cycle takes it along."""
-    hand = Joint(2, max_ranks=4, samples=400).form()
-    knock(hand)
-    hand.uid()
-    for rank in (0, 1):
-        hand.step(rank, 3)
-        hand.complete(rank)
+    hand = with_a_newcomer()
     for rank in (0, 1):
         if rank == 0:
             hand.ack(2, total_steps=0, outcome=m.Outcome.UNREALIZED)
@@ -215,18 +222,6 @@ def handled(hand: Joint, *ranks: int) -> None:
     """The training threads of these ranks have begun with everything they were sent."""
     for rank in ranks:
         hand.say(rank, m.Heartbeat, step_count=0, state="x", control_seq=hand.co.peers[rank].control_seq)
-
-
-def with_a_newcomer() -> Joint:
-    """Two voters and a joiner in a session of three; a cycle of all of them is armed."""
-    hand = Joint(2, max_ranks=4, samples=400).form()
-    knock(hand)
-    hand.uid()
-    for rank in (0, 1):
-        hand.step(rank, 3)
-        hand.complete(rank)
-    assert hand.co.cycle.pending and hand.co.cycle.observers == (2,)
-    return hand
 
 
 def test_a_joiner_that_hangs_before_its_call_ends_and_not_the_run() -> None:

@@ -172,8 +172,8 @@ def test_machines_that_were_not_asked_for_lately_come_back_from_their_snapshots(
 
 def test_what_no_snapshot_could_hold_is_refused() -> None:
     """A policy of somebody else is not copied by guessing."""
-    co = Coordinator(CALM.setup().config())
-    co.lost = {1, 2}  # type: ignore[assignment]
+    co: Any = Coordinator(CALM.setup().config())
+    co.lost = {1, 2}
     with pytest.raises(LocalProtocolError, match="a set is no part of a machine"):
         twin(co)
 
@@ -291,6 +291,16 @@ def test_bounds_that_mean_nothing_are_refused(wrong: dict[str, int], said: str) 
 
 def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["check", *arguments], standalone_mode=False)
+
+
+def test_the_guide_shows_what_the_command_prints() -> None:
+    """A change of a machine changes the numbers, and then those in the guide are of no program any more."""
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "model-check.md").read_text(encoding="utf-8")
+    told = invoke("--ranks", "2", "--drops", "1", "--no-rows").output.splitlines()[:3]
+    alone, noted = (explore(Cohort(ALONE, **options)).states for options in ({}, {"forget": False}))
+
+    assert "\n".join(told) in guide
+    assert f"has {noted:,} states with all notes and {alone} without" in guide
 
 
 def test_the_command_prints_the_report_and_ends_with_0() -> None:
