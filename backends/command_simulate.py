@@ -156,16 +156,17 @@ def _whole(case: Case) -> str:
 
 
 def _write_failures(campaign: Campaign, out: Path) -> dict[int, Path]:
-    """The schedules of failures, the first few of them as short as can be."""
+    """The schedules of failures, and then the first few of them as short as can be: that may take minutes, and whoever
+    does not wait for it has the whole ones."""
     from ..core.simulation.shrink import shrink
     from ..transports.codec import MsgpackCodec
 
-    written = {}
-    for index, (seed, outcome) in enumerate(sorted(campaign.failures.items())):
-        schedule = outcome.schedule
-        if schedule is not None:
-            small = shrink(schedule, MsgpackCodec()) if index < SHOWN else schedule
-            written[seed] = _write(out / f"seed-{seed}.schedule", str(small))
+    ends = sorted(campaign.failures.items())
+    failed = [(seed, end.schedule, end.violation) for seed, end in ends if end.schedule is not None]
+    written = {seed: _write(out / f"seed-{seed}.schedule", str(schedule)) for seed, schedule, _ in failed}
+    for seed, schedule, violation in failed[:SHOWN]:
+        click.echo(f"seed {seed}: {violation}; {written[seed]} is being shortened", err=True)
+        _write(written[seed], str(shrink(schedule, MsgpackCodec())))
     return written
 
 

@@ -63,7 +63,7 @@ def test_a_failure_leaves_a_short_schedule_that_replays_to_it(
     schedule = Schedule.parse(file.read_text())
 
     assert code == 1
-    assert f"schedule of seed 1: {file}, for `paceline replay`" in out
+    assert f"schedule of seed 1: {file}, for `paceline replay`" in out and f"{file} is being shortened\n" in out
     assert schedule.breaks is not None and f"seed 1: {schedule.breaks}" in out
     code, told = call("replay", str(file))
     assert code == 0, "it breaks what the file says that it breaks"
