@@ -75,10 +75,14 @@ class Joins:
 
     @property
     def founded(self) -> bool:
-        """Whether cycle 0 has a source (M-6): in a run that forms once more one that stands on the version and will
-        take part, or a stranger's weights would become that version (M-45, M-27)."""
+        """Whether cycle 0 has a source (M-6): somebody who can be asked now, or it would be over as it begins and a run
+        without a rank would train; in a run that forms once more one that stands on the version and will take part, or
+        a stranger's weights would become that version (M-45, M-27)."""
+        peers = self.co.peers
+        if self.seeding is None:
+            return any(may_observe(peers[rank]) for rank in self.co.alive)
         giver = self.giver
-        return self.seeding is None or (giver is not None and may_observe(self.co.peers[giver]))
+        return giver is not None and may_observe(peers[giver])
 
     @property
     def reseating(self) -> bool:

@@ -119,10 +119,15 @@ def _rebase(co: Coordinator, now: float) -> None:
 
 
 def overtaken(co: Coordinator, peer: Attachment | None, claim: m.ResumeClaim) -> bool:
-    """Whether a claim shows that the end of the journal was lost: an average that this coordinator does not know."""
+    """Whether a claim shows that the end of the journal was lost: an average that this coordinator does not know, or,
+    while the run forms, that the rank has been further than the books are."""
     early = co.run.phase in (RunPhase.FORMING, RunPhase.TRAINING)
-    ahead = early and not (co.save_issued or co.stopping) and claim.version > co.cycle.version
-    return ahead and (not co.config.is_collective or peer is None or _has_seen_more(co, peer, claim))
+    if not early or co.save_issued or co.stopping or claim.version < co.cycle.version:
+        return False
+    if claim.version == co.cycle.version:
+        old = any(co.peers[rank].born < co.generation for rank in co.alive)
+        return co.run.phase == RunPhase.FORMING and old and (peer is None or _has_seen_more(co, peer, claim))
+    return not co.config.is_collective or peer is None or _has_seen_more(co, peer, claim)
 
 
 def _has_seen_more(co: Coordinator, peer: Attachment, claim: m.ResumeClaim) -> bool:
@@ -141,16 +146,19 @@ def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
     led there, so every life ends and its picks are trained again; all of them come back as observers of a cycle that
     has no member, and stand on the consensus that the claimant still has (R-8, R-10): the averager asks it for that;
     where ranks average in place it is the source of their next session (M-31). If the books do not even know that the
-    run has formed, it forms once more, and the claimant gives the state of cycle 0 (M-6)."""
-    cycle = co.cycle
+    run has formed, it forms once more, and the claimant gives the state of cycle 0 (M-6); but on the version that the
+    books have themselves anybody does, as the first time."""
+    cycle, ahead = co.cycle, claim.version > co.cycle.version
     cycle.version, cycle.global_step = claim.version, max(cycle.global_step, claim.global_step)
-    text = f"rank {rank} holds version {claim.version}, which the journal has lost; its picks are trained again"
+    what = f"holds version {claim.version}" if ahead else "has been asked for something"
+    text = f"rank {rank} {what}, which the journal has lost; its picks are trained again"
     co.emit(Alert("accounting", "journal", text, critical=True))
     if co.run.phase == RunPhase.FORMING:
         co.run.open_again()
     cycle.overtaken(claim.cycle)
     co.book.resolve_limbo({})  # of a cycle that ends here; what it made is not in the books
-    co.joins.overtaken(claim.version)
+    if ahead:
+        co.joins.overtaken(claim.version)
     for other in list(co.alive):
         co.peers[other].broken = True  # the lanes are not what the books say
         co.lose(other, f"its books are behind version {claim.version}")

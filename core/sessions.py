@@ -244,8 +244,9 @@ class Sessions:
         self.renewal = Renewal(session_id, since, generator, self.co.now, number, tried)
 
     def _away(self) -> bool:
-        """Whether somebody's link is lost and its return is awaited."""
-        return any(self.co.peers[rank].detached for rank in self.co.alive)
+        """Whether somebody has no link, so that it will be back or dead: its return is awaited, or a send has failed
+        and the loss of the link is still to be heard of (N-10)."""
+        return not all(self.co.peers[rank].attached for rank in self.co.alive)
 
     def _candidates(self) -> list[int]:
         """M-30: voters on the coordinator's host, then by the wall time of a batch, who has none last; ties lowest.

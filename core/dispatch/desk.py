@@ -312,9 +312,13 @@ class Desk:
                     break
 
     def close_epochs(self) -> None:
-        """The rest of step 11: an epoch closes when all of it is covered (D-20)."""
-        for epoch in self.co.book.close_complete():
+        """The rest of step 11: an epoch closes when all of it is covered (D-20). That lets ranks into the next one,
+        also with a cycle pending that was armed a moment ago, when D-21 waits for its end (D-16)."""
+        closed = self.co.book.close_complete()
+        for epoch in closed:
             self._closed(epoch)
+        if closed:
+            self.wake()
 
     def used_up(self) -> bool:
         """Whether no epoch that may be entered has a free batch: whoever is idle is quiesced then (G-4). One that is

@@ -101,9 +101,10 @@ def _i29_idle_ranks_have_work(co: Coordinator) -> None:
         if co.book.holdings(rank).plans or not co.desk.may_serve(co.peers[rank]):
             continue
         for epoch in co.desk.enterable():
-            pool = co.book.pools.get(epoch)
-            if pool is not None and pool.free and co.desk.size(rank, pool):
-                raise Violation("I29", f"rank {rank} is idle while epoch {epoch} has {pool.free} free batches")
+            pool = co.book.pools.get(epoch)  # of one that nobody has entered yet all batches are free
+            if co.desk.left(rank) if pool is None else pool.free and co.desk.size(rank, pool):
+                free = co.book.total(epoch) if pool is None else pool.free
+                raise Violation("I29", f"rank {rank} is idle while epoch {epoch} has {free} free batches")
 
 
 def explained(co: Coordinator) -> None:

@@ -63,8 +63,13 @@ def _covered(co: Coordinator) -> list[tuple[int, int]]:
 def moved_forward(ghost: Ghost, co: Coordinator) -> None:
     """M-45: version and base are those of a claim, and never fall; what led there is covered nowhere."""
     cycle = co.cycle
+    if cycle.forming and cycle.version == ghost.version:  # that it had formed is lost, and nothing else
+        ghost.armed, ghost.arms_open = -1, 0
+        return
     require(cycle.version > ghost.version, "M-45", f"version {cycle.version} follows {ghost.version}")
-    require(cycle.version in ghost.held.values(), "M-45", f"no rank holds version {cycle.version}")
+    holds = [number for number, version in ghost.held.items() if version == cycle.version]
+    require(bool(holds), "M-45", f"no rank holds version {cycle.version}")
+    ghost.means[cycle.version] = ghost.base[holds[-1]]  # what it is, until one of them gives it to all
     base = len(ghost.merged) + ghost.uncounted
     require(cycle.global_step >= base, "M-45", f"global_step {cycle.global_step} follows {base}")
     ghost.version, ghost.arms_open = cycle.version, 0

@@ -254,8 +254,8 @@ class Process:
             return order, ev.SnapshotTaken(order.cycle, order.attempt, 1.0)
         if isinstance(order, fx.SendState):
             value = self.consensus if order.joiner_rank == m.NO_RANK else None
-            self.bulk_up.append(("state", order.transfer_id, order.joiner_rank, order.joiner_incarnation,
-                                 order.generation, value))  # fmt: skip
+            joiner = order.joiner_rank, order.joiner_incarnation
+            self._give(("state", order.transfer_id, *joiner, order.generation, value))
             return order, None
         error = "it raised" if self.broken else None
         if isinstance(order, fx.Save):
@@ -277,9 +277,14 @@ class Process:
         finite = not (self.poisoned and order.shipped)
         value = self.copy if order.state or (finite and not order.header_only) else None
         claimed = order.shipped + (1 if self.forges and order.shipped else 0)
-        self.bulk_up.append(("header", order.cycle, order.attempt, claimed, finite, value))
+        self._give(("header", order.cycle, order.attempt, claimed, finite, value))
         if order.shipped:
             self.poisoned = self.forges = False
+
+    def _give(self, part: tuple[Any, ...]) -> None:
+        """On the bulk lane. Without a control link there is none, whether the rank knows that or not (N-26)."""
+        if self.linked:
+            self.bulk_up.append(part)
 
     def stage(self, result: tuple[Any, ...]) -> ev.ConsensusStaged | None:
         """A result of the averager came. It is staged if it answers the copy shipped last and this rank has the static

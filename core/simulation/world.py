@@ -395,8 +395,8 @@ class World:
     def offer(self) -> None:
         """Results for everyone who is ready for one (R-9)."""
         for process in self.seats.values():
-            result = self.averager.result(process.rank, process.incarnation)
-            if result is not None and process.linked:
+            result = self.averager.result(process.rank, process.incarnation) if process.linked else None
+            if result is not None:
                 process.bulk_down.append(result)
                 self.touch(process)
 

@@ -289,3 +289,16 @@ def test_a_rollback_that_is_not_of_the_newest_plan_is_loud() -> None:
     assert hand.co.book.holdings(0).epoch == 0
     hand.co.desk.rollback(0, second)
     assert not alerts(hand.co.take_ready().effects, "accounting") and hand.co.book.holdings(0).epoch == -1
+
+
+# --- an epoch that closes while a cycle is pending (D-16, D-20) ------------------------------------------------------
+
+
+def test_the_close_of_an_epoch_wakes_who_may_enter_the_next_one_whatever_the_phase() -> None:
+    """D-16, D-4, I29: the cycle that covers the epoch finishes and the next one is armed in the same pass, before the
+    epoch closes. Idle ranks stood until that cycle was over (`paceline simulate --ranks 16 --seed 1055181`)."""
+    cohort = Cohort(ranks=2, samples=2, policy="async", num_epochs=3, batch_size=1, anchor=1)
+    schedule = [int(number) for number in "4212254015023005033250520122130231325502104125454412"]
+    for index in range(len(schedule)):
+        cohort._take_turn(schedule, index)
+    assert cohort.co.cycle.pending and cohort.co.book.first_live == 1 and 2 in cohort.co.book.pools

@@ -217,6 +217,59 @@ def test_who_holds_the_version_and_came_later_takes_over() -> None:
     assert hand.co.run.phase == RunPhase.TRAINING and hand.co.voters == [0, 2] and hand.co.cycle.version == 5
 
 
+# --- the version is that of the books, and the run had formed (storms of seed 1010424) ----------------------------
+
+
+@pytest.mark.parametrize("averager", ["star", "collective"])
+@pytest.mark.parametrize("unknown", [False, True])
+def test_ranks_that_have_been_further_than_a_forming_run_form_it_once_more(averager: str, unknown: bool) -> None:
+    """M-45, M-42: all stand on version 0, so no version tells that the journal has lost its end; the messages that they
+    have handled do. They were turned away as late until their seats were given up, and a newcomer formed alone."""
+    hand = Hand(2 if unknown else 3, samples=400, target_ranks=3, averager=averager, reconnect_window_s=200.0)
+    back(hand, hand.co.snapshot())
+    assert hand.co.run.window_closed is not unknown
+    ranks = [2, 0, 1] if unknown else [0, 1, 2]  # the books don't even know one of them
+    for rank in ranks:
+        effects = knock(hand, rank, 0, cycle=1, control_seq=9, report_seq=9)
+        (admit,) = [effect for effect in effects if isinstance(effect, fx.Admit)]
+        assert admit.welcome.status == m.WelcomeStatus.FORMING
+    assert not [effect for effect in hand.effects if isinstance(effect, fx.Refuse)]
+    assert len(alerts(hand.effects, "accounting")) == 1, "the first one tells, the others come again"
+    assert hand.co.alive == sorted(ranks) and hand.co.run.window_closed
+    assert hand.co.joins.seeding is None, "anybody may give the state that has never been averaged"
+    if averager == "star":
+        assert hand.co.cycle.pending and hand.co.cycle.source == min(ranks)
+        form(hand)
+        assert hand.co.voters == sorted(ranks) and hand.co.cycle.version == 0
+
+
+def test_a_rank_that_has_handled_nothing_else_goes_on_in_a_forming_run() -> None:
+    """M-42: nothing is lost, so nobody begins anew."""
+    hand = Hand(2, samples=400, target_ranks=2)
+    back(hand, hand.co.snapshot())
+    for rank in range(2):
+        again(hand, rank)
+    assert not alerts(hand.effects, "accounting") and hand.co.peers[0].incarnation == 1
+
+
+@pytest.mark.parametrize("averager", ["star", "collective"])
+def test_cycle_0_waits_for_somebody_who_can_be_asked(averager: str) -> None:
+    """M-6, M-21: its only rank dies while the others have no link. With nobody in it cycle 0 was over at once, and a
+    run without a rank began to train."""
+    hand = Hand(3, samples=400, target_ranks=3, averager=averager, reconnect_window_s=200.0, link_grace_s=100.0)
+    back(hand, hand.co.snapshot())
+    again(hand, 2)
+    hand.co.lose(2, "dead")
+    hand.feed(ev.Tick())
+    assert hand.co.run.phase == RunPhase.FORMING and not hand.co.cycle.fires(None)
+    again(hand, 0), again(hand, 1)
+    assert hand.co.run.phase == RunPhase.FORMING and hand.co.alive == [0, 1]
+    if averager == "star":
+        assert hand.co.cycle.pending and hand.co.cycle.source == 0
+        form(hand)
+        assert hand.co.voters == [0, 1] and hand.co.book.last_closed_epoch == -1
+
+
 @pytest.mark.parametrize(("version", "steps", "put_back"), [(0, 0, False), (5, 0, True), (0, 3, True)])
 def test_a_source_that_has_adopted_a_consensus_puts_it_back(version: int, steps: int, put_back: bool) -> None:
     """M-45, R-10: what it has stepped since is in no books. Nobody steps before a first consensus, so steps tell of one

@@ -461,3 +461,21 @@ def test_explain_says_who_is_in_the_collective() -> None:
 
     assert (reason.code, reason.rule, reason.waiting_for) == ("E13", "R-13", (0, 1, 2))
     assert reason.until == hand.now + hand.co.config.reduce_ceiling
+
+
+def test_a_rank_whose_send_failed_is_awaited_before_a_renewal_is_given_up() -> None:
+    """M-32, N-10: it cannot be asked, and is neither back nor dead yet. The run was saved as if nobody had made the id
+    while the links of all broke one by one (`paceline simulate --ranks 8 --seed 1029018 --set averager=collective`)."""
+    hand = Joint(3)
+    hand.uid()
+    hand.average(outcome=m.Outcome.OBSERVER)
+    assert hand.co.run.phase == RunPhase.TRAINING
+    for rank in (1, 2):
+        number = hand.co.peers[rank].control_seq
+        hand.feed(ev.SendFailed((rank, 1, number), hand.co.peers[rank].link))
+        assert hand.co.peers[rank].broken and hand.co.peers[rank].alive
+    lost(hand, 0)
+    assert not hand.co.save_issued, "two are still to be heard of"
+    lost(hand, 1)
+    lost(hand, 2)
+    assert hand.co.run.save is not None and hand.co.run.save.reason == m.SaveReason.ALL_RANKS_LOST

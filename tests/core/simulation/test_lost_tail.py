@@ -6,6 +6,7 @@ import pytest
 
 from paceline.core.simulation.action import COORDINATOR, Action, act
 from paceline.core.simulation.comeback import Journal
+from paceline.core.simulation.lost_tail import forgotten, moved_forward
 from paceline.core.simulation.setup import Setup
 from paceline.core.simulation.world import World
 
@@ -70,3 +71,32 @@ def test_a_run_that_is_forgotten_back_to_its_forming_goes_forward_too(
 
     assert "the end of a journal was lost" in reached and world.ghost.uncounted > 0
     assert len(world.ghost.merged) == 80 and max(world.ghost.trained.values()) > 1
+
+
+def test_the_version_that_a_claim_brings_back_is_what_its_rank_stands_on() -> None:
+    """M-45: an average in place that no coordinator ever finished, and the end of the journal is lost once more before
+    the rank has given it to the others (`paceline simulate --ranks 5 --seed 1026799 --policy cadence --set
+    averager=collective`)."""
+    world = World(Setup(ranks=2, samples=80, knobs={"averager": "collective"}))
+    while world.co.cycle.version < 2:
+        world.do(world.enabled()[0])
+    ghost, co = world.ghost, world.co
+    ghost.held[1], ghost.base[1], co.cycle.version = 3, 0.125, 3
+    moved_forward(ghost, co)
+    assert ghost.means[3] == 0.125
+    co.cycle.version, co.cycle.finished = 2, co.cycle.number - 1
+    forgotten(ghost, co)
+    assert ghost.former[co.cycle.number] == ((3, 0.125),)
+
+
+def test_what_a_rank_ships_without_a_link_reaches_nobody() -> None:
+    """N-26: a rank that does not know yet that the coordinator is another one answers an old request. The averager took
+    that for the answer to the new one, and the result of it was lost with the link (`--ranks 3 --seed 1056239`)."""
+    world = World(Setup(ranks=2, samples=80, knobs={"batch_size": 1, "link_grace_s": 60.0}))
+    while not world.processes[1].orders:
+        world.do(world.enabled()[0])
+    world.do(act("deafen", 1))
+    world.do(act("die", COORDINATOR))
+    assert not world.processes[1].linked
+    world.do(act("order", 1))
+    assert not world.processes[1].bulk_up
