@@ -81,6 +81,7 @@ class StarLink:
         receiver = ConsensusReceiver(layout, memory, key, order.attempt, settings.rank, settings.incarnation)
         with self._lock:
             self._attempt = self._unshipped = _Attempt(order, snapshot, receiver, key)
+            self._lacks_static = self._lacks_static and not state  # cycle 0 brings all of it (M-6, M-45)
         try:
             self._token.run_sync_soon(self._wake)
         except trio.RunFinishedError:

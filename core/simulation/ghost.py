@@ -129,8 +129,12 @@ class Ghost:
         self.unmerged[number] = ()
 
     def drop(self, number: int) -> None:
-        """A life is over, and with it the steps that no consensus holds (I46)."""
+        """A life is over, and with it the steps that no consensus holds (I46), also if what a call made of the model is
+        put back only now."""
         self.unmerged[number] = ()
+        if number in self.scratch:
+            base, since, _, held, acted = self.scratch[number]
+            self.scratch[number] = (base, since, (), held, acted)
 
     def restarted(self) -> None:
         """M-43: a round ended with the life of the coordinator, and its evidence with it. What the dead one said last

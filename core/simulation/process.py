@@ -274,6 +274,7 @@ class Process:
             self.copy = self.theta
         self.asked = (order.cycle, order.attempt)
         self.held = None
+        self.lacks_static = self.lacks_static and order.cycle > 0  # cycle 0 brings all of it (M-6, R-20)
         finite = not (self.poisoned and order.shipped)
         value = self.copy if order.state or (finite and not order.header_only) else None
         claimed = order.shipped + (1 if self.forges and order.shipped else 0)
@@ -292,7 +293,7 @@ class Process:
         _, cycle, attempt, outcome, total, refusal, value = result
         if (cycle, attempt) != self.asked:
             return None
-        if self.lacks_static and cycle > 0:
+        if self.lacks_static:
             self.held = result
             return None
         own = value if value is not None else self.copy if cycle == 0 else None

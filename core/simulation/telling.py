@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .. import effects as fx
+from .. import events as ev
 from .. import messages as m
 from ..phases import WorkerPhase
 from ..wire import Role
@@ -48,11 +49,13 @@ def follow(world: World, process: Process, event: Any, effects: tuple[Any, ...],
     """What an event has led to: the effects, with what there was of the worker before."""
     world.touch(process)
     worker = process.worker
+    observes = False
     if worker.phase is not phase:
         parked(process, phase, throttle, event)
-        if worker.phase is WorkerPhase.JOINING:  # an observer has no steps, nor has a new life
-            world.ghost.drop(process.number)
-            process.orders = deque(order for order in process.orders if order.__class__ is not fx.TakeSnapshot)
+        observes = worker.phase is WorkerPhase.JOINING
+    if observes or _is_new_life(event):  # an observer has no steps, nor has a new life, also one that is leaving
+        world.ghost.drop(process.number)
+        process.orders = deque(order for order in process.orders if order.__class__ is not fx.TakeSnapshot)
     process.generation = worker.settings.generation
     if worker.committed > committed and world.in_place:
         world.ghost.committed(process, worker.version)
@@ -66,6 +69,12 @@ def follow(world: World, process: Process, event: Any, effects: tuple[Any, ...],
         end(world, process)
     if process.orders:
         settle(world, process)
+
+
+def _is_new_life(event: Any) -> bool:
+    """It is let in under a new number (W-21)."""
+    message = event.message if event.__class__ is ev.Received else None
+    return message.__class__ is m.Welcome and message.status != m.WelcomeStatus.RESUMED
 
 
 def _orders(world: World, process: Process, effect: Any) -> None:

@@ -104,7 +104,10 @@ def at_once(process: Process, order: Any) -> None:
 
 
 def obey(world: World, process: Process, order: Any) -> None:
-    """The training process enters a session, or a call."""
+    """The training process enters a session, or a call. A session that is aborted already is not entered, and a later
+    life has another place than it names; the call in it fails (R-15, W-21)."""
+    if order.__class__ is not fx.RunCollective and order.session_id in process.aborted:
+        return
     if order.__class__ is fx.BuildSession:
         known = process.session
         require(known is None or known.session_id < order.session_id, "M-31", f"session {order.session_id} is old")

@@ -74,6 +74,26 @@ def test_an_observer_whose_training_thread_is_late_still_gets_the_state():
     run(main)
 
 
+def test_a_joiner_of_a_run_that_forms_once_more_gets_all_of_its_state_with_cycle_0():
+    """M-45, M-24: it had asked for the static part of the state, and the journal has lost that there was training. It
+    waited for that part for ever (`paceline simulate --ranks 3 --seed 2031559`)."""
+
+    async def main() -> None:
+        async with path(8, 8, idle=(1,)) as p:
+            late: Any = p.ranks[1]
+            late.link = star_link.StarLink(late, late.flat, with_digest=True, joining=True)
+            p.start(1)
+            p.open(0, observers=(1,), key=STATE)
+            p.ranks[0].offer(0, cycle=0)
+            p.admit(0, 0, STATE)
+            late.offer(0, cycle=0, observer=True)
+            await staged(p)
+            adopt(late, 0)
+            assert torch.equal(parameters(late), parameters(p.ranks[0]))
+
+    run(main)
+
+
 def test_the_announcement_of_an_observer_is_not_counted_as_dropped():
     """R-9, R-1: `dropped` counts frames that belong to nothing open."""
 
