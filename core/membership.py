@@ -195,7 +195,7 @@ def check_recoverable(co: Coordinator) -> None:
     sentence, co.condemned = co.condemned, None
     if co.run.phase == RunPhase.FORMING:
         if sentence is not None:
-            co.run.fail(sentence.text)
+            co.run.fail(sentence.text, reason=sentence.reason)
         return
     if co.run.phase not in (RunPhase.TRAINING, RunPhase.FINAL_EVAL) or co.save_issued or co.run.shutdown_issued:
         return

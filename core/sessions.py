@@ -285,11 +285,12 @@ class Sessions:
         }))  # fmt: skip
 
     def _source(self) -> int:
-        """Who gives the state: in formation the lowest rank (M-6), later the lowest voter, if someone joins (M-27);
-        without a voter who alone stands on the version (M-45). Rather one that has its link: it is there at once."""
+        """Who gives the state: in formation the lowest rank, or nobody where all keep their own (M-6), later the lowest
+        voter, if someone joins (M-27); without a voter who alone stands on the version (M-45). Rather one that has its
+        link: it is there at once."""
         co = self.co
         forming = co.run.phase == RunPhase.FORMING
-        if not forming and all(co.peers[rank].phase == PeerPhase.VOTER for rank in co.alive):
+        if co.cycle.checking or (not forming and all(co.peers[rank].phase == PeerPhase.VOTER for rank in co.alive)):
             return m.NO_RANK
         given = [] if co.joins.giver is None else [co.joins.giver]
         able = given or co.alive if forming else co.voters or given
