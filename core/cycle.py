@@ -235,7 +235,7 @@ class Cycle(Again):
         self._open()
         self.ask(self.participants)
         if co.config.is_collective:
-            in_place.requested(self)
+            in_place.requested(self, self.participants)
         if not co.config.is_progressive and not self.forming and not co.config.is_collective:
             for rank in self.members:
                 peer = co.peers[rank]
@@ -388,9 +388,9 @@ class Cycle(Again):
         self.co.emit(Alert("refused", f"cycle {self.number}", f"attempt {self.attempt} of the collective: {cause}"))
         self.co.sessions.call_failed()
 
-    def go_on(self) -> None:
+    def go_on(self) -> list[int]:
         """C-38: the next attempt, with the survivors and with whoever has come meanwhile; NewSession is the request.
-        After a restart it is attempt 0 of this generation (M-43)."""
+        After a restart it is attempt 0 of this generation (M-43). Gives who has come."""
         self._prune()
         come = [r for r in self.co.alive if r not in self.participants and joining.may_observe(self.co.peers[r])]
         for rank in come:
@@ -399,6 +399,7 @@ class Cycle(Again):
         self.observers = tuple(sorted((*self.observers, *come)))
         self.participants = tuple(sorted((*self.participants, *come)))
         self._begin_attempt()
+        return come
 
     def _retry(self, cause: str) -> None:
         text = f"attempt {self.attempt + 1} of the data round: {cause}"
