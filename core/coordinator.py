@@ -55,7 +55,7 @@ from .roles import Roles
 from .run import Run
 from .schema import Schema
 from .sessions import Sessions
-from .snapshots import of_coordinator, restore_coordinator
+from .snapshots import of_coordinator, restore_coordinator, unkept
 from .tables import engine_for
 
 __all__ = ["Coordinator"]
@@ -221,8 +221,9 @@ class Coordinator:
         `records` every event since, `undone` the effects of the newest batch. See `recovery.py`."""
         from .recovery import restart
 
+        snapshot = tuple(snapshot)
         made = cls.restore(config, snapshot, engine=engine, guard=guard, policies=policies)
-        return restart(made, records, now, undone)
+        return restart(made, records, now, undone, unkept(snapshot))
 
     @property
     def alive_count(self) -> int:
