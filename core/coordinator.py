@@ -73,9 +73,13 @@ CYCLE_REPORTS = frozenset({"SyncAck", "SnapshotReady", "RoundFailed"})
 """Reports whose second half is decided by the cycle."""
 QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "Metrics", "ResourceSample", "SnapshotReady", "SyncAck"})
 """Reports that open no gate unless their row says so (`urgent`, C-4)."""
+NO_PART_OF_A_SAVE = frozenset({
+    "Batch", "EpochFnElapsed", "EvalResult", "Intent", "LrUpdate", "Metrics", "SessionIdGenerated",
+})  # fmt: skip
+"""Reports that change nothing once the run has stalled (C-44). Those of `CYCLE_REPORTS` the cycle itself ignores."""
 ROUND_EVENTS = (RoundReduced, RoundAborted, RoundProgress)
 FILE_EVENTS = (ConsensusSaved, MetaWritten)
-ACCEPT, STOPPED = Kind.ACCEPT, RunPhase.STOPPED
+ACCEPT, STALLED, STOPPED = Kind.ACCEPT, CyclePhase.STALLED, RunPhase.STOPPED
 """Asked for with every event; see `phases.py`."""
 
 
@@ -267,6 +271,8 @@ class Coordinator:
             if name in CYCLE_REPORTS and message.generation != self.generation:
                 self.fence(message.rank, name)  # M-43: of a round that ended with the life of a coordinator
                 return
+            if self.cycle.phase is STALLED and name in NO_PART_OF_A_SAVE:
+                return  # C-44: that it came is all there is to it
         row = self.peer_engine.fire(peer, name, message)
         if name in CYCLE_REPORTS and row.kind is ACCEPT:
             row = self.cycle_engine.fire(self.cycle, name, message)

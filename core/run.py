@@ -153,8 +153,8 @@ class Run:
             self.co.desk.advance()
 
     def request_stop(self, text: str) -> None:
-        """M-54: one decision for all ranks; a second request is nothing."""
-        if self.stop_number is None:
+        """M-54: one decision for all ranks; a second request is nothing, nor is one to a run that ends (C-44)."""
+        if self.stop_number is None and self.phase not in (RunPhase.SHUTTING_DOWN, RunPhase.STOPPED):
             self.stop_number, self.stop_text = self.co.cycle.number, text
             self.co.stopping = True
             self.co.emit(Emit("PhaseChanged", {"phase": "stopping", "why": text}))
