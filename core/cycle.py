@@ -195,10 +195,8 @@ class Cycle(Again):
         return event.retryable
 
     def lacks_digest(self, event: m.SyncAck) -> bool:
-        """C-18: the bytes it holds have a name, which it does not say. Of a cycle that is not realized nobody is
-        delivered a consensus, so there may be nothing to name (R-8)."""
-        delivered = self.co.config.digest and self.reduced is not None and self.reduced.realized
-        return event.digest is None and (delivered or self.checking)
+        """C-18: what it holds has a name, which it does not say."""
+        return event.digest is None and digests.owed(self)
 
     def states_differ(self, event: object) -> bool:
         """M-6: the ranks do not bring the same state."""

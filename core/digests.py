@@ -12,7 +12,7 @@ from .effects import Alert
 if TYPE_CHECKING:
     from .cycle import Cycle
 
-__all__ = ["by_digest", "compare_norms", "minority", "refuse"]
+__all__ = ["by_digest", "compare_norms", "minority", "owed", "refuse"]
 
 AVERAGER = -1
 """Stands for the averager among the ranks whose digests are compared."""
@@ -20,6 +20,14 @@ NORM_TOLERANCE = 1e-6
 """Relative difference of two post-norms of one cycle that is worth an alert (C-6)."""
 SHOWN = 8
 """Of so many digests it is told who has them: where each rank has another one, a few tell as much as all."""
+
+
+def owed(cycle: Cycle) -> bool:
+    """Whether what a rank holds has a name: what it has brought (M-6), or what it was delivered. A cycle that is not
+    realized delivers nothing new (R-8), and where the averager says no digest itself there is none to compare with."""
+    made = cycle.reduced
+    named = cycle.co.config.digest and made is not None and made.realized and made.digest is not None
+    return named or cycle.checking
 
 
 def minority(cycle: Cycle) -> tuple[int, ...] | None:

@@ -12,9 +12,9 @@ Cycle 0 brings all ranks to one state (M-6). One of them gives its own, as the o
 observe. With `initial_state = "check"` there is no round and nothing is sent: all say the digest of what they have
 brought, and if those are not all the same the run stops and shows who has which.
 
-An ack says the digest of what the rank holds wherever digests are compared (C-18). One without it proves nothing, so it
-cannot count; and since who obeys the config of its welcome says it (V-6), the session of who does not ends (N-7),
-rather than that all others wait for it.
+An ack says the digest of what the rank holds wherever there is one to compare with: that of the averager, or of what
+the others have brought (C-18, M-6). One without it proves nothing, so it cannot count; and since who obeys the config
+of its welcome says it (V-6), the session of who does not ends (N-7), rather than that all others wait for it.
 
 A link that broke in the middle of an upload or a scatter has torn the attempt: the two ends of a lane that is gone
 cannot agree on what of it arrived, and nobody needs them to, since every rank retains its copy (M-42, W-10). After a
