@@ -24,7 +24,7 @@ import attrs
 from . import messages as m
 from .effects import Alert, Emit, Finish, Invoke
 from .phases import RunPhase
-from .timeline import AGAIN
+from .timeline import AGAIN, REPLAYED
 
 if TYPE_CHECKING:
     from .attachment import Attachment
@@ -92,7 +92,7 @@ def _again(effect: Any) -> Any:
     if isinstance(effect, Emit):
         return attrs.evolve(effect, facts={**effect.facts, AGAIN: True})
     if isinstance(effect, Invoke):
-        return Invoke(effect.callback, (*effect.arguments, {"again": True}))
+        return Invoke(effect.callback, (*effect.arguments, {REPLAYED: True}))
     return effect if isinstance(effect, Alert) else None
 
 

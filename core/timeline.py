@@ -17,10 +17,13 @@ import attrs
 
 from .values import value
 
-__all__ = ["AGAIN", "TIMELINE", "TimelineEvent", "undeclared"]
+__all__ = ["AGAIN", "REPLAYED", "TIMELINE", "TimelineEvent", "undeclared"]
 
+REPLAYED = "replayed"
+"""The mark with which a coordinator that was started anew calls a hook that may have been called before (M-44)."""
 AGAIN = "again"
-"""The mark of what a coordinator that was started anew may be saying a second time (M-44)."""
+"""The same mark on an event. Events have another name for it, because `replayed` is a fact of some of them already: the
+batches that were trained twice (I42)."""
 
 
 @value(kw_only=False)
