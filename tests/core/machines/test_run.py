@@ -114,6 +114,29 @@ def test_a_rank_that_does_not_form_in_time_is_dropped() -> None:
             assert hand.co.cycle.phase == CyclePhase.STALLED and messages(hand.effects, m.Shutdown)
 
 
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_run_that_does_not_form_waits_for_the_exits_of_who_is_there(goes: bool) -> None:
+    """C-25, M-53, W-21: Finish ends the links, and who has not read its Shutdown by then looks for a coordinator that
+    it takes for dead. So each is told and waited for, at most `exit_grace_s`; who knocks meanwhile is told closing."""
+    hand = Hand(2, target_ranks=3, min_ranks=3, max_join_timeout_s=301.0, exit_grace_s=20.0)
+    hand.tick(302)
+    assert hand.co.run.phase == RunPhase.SHUTTING_DOWN and not hand.co.finished
+    assert {stop.rank for stop in messages(hand.effects, m.Shutdown)} == {0, 1}
+    (refuse,) = [e for e in hand.feed(ev.HelloReceived(9, hello(60))) if isinstance(e, fx.Refuse)]
+    assert refuse.reject.code == m.RejectCode.CLOSING
+    hand.say(0, m.Exiting, reason="done")
+    assert not hand.co.finished
+    effects = hand.say(1, m.Exiting, reason="done") if goes else hand.tick(21, silent=())
+    assert hand.co.finished and effects[-1] == fx.Finish("failed", hand.co.run.text)
+
+
+def test_a_run_to_which_nobody_comes_is_over_at_once() -> None:
+    """C-25: there is nobody to wait for."""
+    hand = Hand(0, target_ranks=1)
+    effects = hand.tick(601)
+    assert hand.co.finished and isinstance(effects[-1], fx.Finish) and not messages(effects, m.Shutdown)
+
+
 def test_formation_ends_when_too_few_are_left() -> None:
     """M-6."""
     hand = Hand(2, min_ranks=2)
