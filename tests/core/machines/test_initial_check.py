@@ -95,11 +95,24 @@ def test_a_rank_that_brings_something_else_stops_the_run_and_is_shown(make: type
     assert alert.critical and alert.text in text
     assert [stop.reason for stop in messages(effects, m.Shutdown)] == [m.SaveReason.CONSENSUS_MISMATCH] * 4
     assert not named(effects, "Died") and not messages(hand.effects, m.Update)
+    assert not [effect for effect in effects if isinstance(effect, fx.AbortRound)], "none was opened"
     assert hand.co.cycle.phase == CyclePhase.STALLED and hand.co.cycle.attempt == 0
     assert named(effects, "PhaseChanged")[-1]["phase"] == "shutting_down"
     for rank in range(4):
         effects = hand.say(rank, m.Exiting, reason="done")
     assert effects[-1] == fx.Finish("failed", f"the run did not form: {alert.text}")
+
+
+def test_nobody_is_judged_before_all_have_spoken() -> None:
+    """M-6, C-12: who has which is shown of all ranks, not of the first two that differ."""
+    hand = Hand(3, **CHECK)
+    for rank in range(3):
+        hand.ready(rank)
+    hand.ack(0, outcome=m.Outcome.OBSERVER), hand.ack(1, outcome=m.Outcome.OBSERVER, digest=OTHER)
+    hand.tick(2.5)
+    assert hand.co.run.phase == RunPhase.FORMING and hand.co.cycle.pending
+    hand.ack(2, outcome=m.Outcome.OBSERVER, digest=OTHER)
+    assert f"ranks 1, 2 have {OTHER.hex()}, rank 0 has " in hand.co.run.text
 
 
 def test_of_many_digests_a_few_are_shown() -> None:
@@ -136,6 +149,16 @@ def test_who_says_no_digest_proves_nothing_and_holds_nobody_up(make: type[Hand])
     for rank in (0, 2):
         hand.ack(rank, outcome=m.Outcome.OBSERVER, digest=b"d" * 16)
     assert hand.co.voters == [0, 2] and hand.co.run.phase == RunPhase.TRAINING
+
+
+def test_what_is_missing_in_an_ack_is_told_by_its_first_fault() -> None:
+    """M-6, N-3: without a copy there is nothing to name; and a state that is not complete needs its name too."""
+    hand = Hand(3, **CHECK)
+    hand.ack(0, outcome=m.Outcome.OBSERVER, digest=None)
+    hand.ready(1)
+    hand.ack(1, outcome=m.Outcome.OBSERVER, digest=None, state_complete=False)
+    told = [alert.text for alert in alerts(hand.effects, "refused")]
+    assert len(told) == 2 and "before there is a consensus" in told[0] and "without the digest" in told[1]
 
 
 def test_a_death_while_forming_repeats_nothing_for_the_others() -> None:
