@@ -121,6 +121,8 @@ class Worker(WorkerLink):
             self.last_now = before
             self.records.pop()
             raise
+        if self.reports.overfull:
+            self._fire("Overflow", None)
 
     def take_ready(self) -> Ready:
         """The events since the last call, for the journal (M-40), and their effects, in order."""

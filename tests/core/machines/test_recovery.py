@@ -176,6 +176,18 @@ def test_who_confirms_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [alert.critical for alert in alerts(effects, "overflow")] == [False]
 
 
+def test_many_reports_are_confirmed_before_the_next_beacon() -> None:
+    """N-9: a rank of ten thousand steps a second never has to keep more than its lane may hold."""
+    hand = Hand(2).form()
+    confirmed, most = hand.co.peers[0].report_seq, 0
+    for _ in range(3 * retention.MOST_MESSAGES):
+        for effect in hand.say(0, m.Heartbeat, step_count=0, state="training"):
+            if isinstance(effect, fx.Send) and effect.message.rank == 0:
+                confirmed = effect.message.report_seq
+        most = max(most, hand.co.peers[0].report_seq - confirmed)
+    assert 0 < most < retention.MOST_MESSAGES / 2
+
+
 def test_a_rank_that_is_declared_dead_is_told_before_its_link_is_closed() -> None:
     """W-20, W-21: only slow, it learns that it may come anew; what is named is its next life."""
     hand = Hand(2).form()
