@@ -269,6 +269,7 @@ def withdraw(co: Coordinator, peer: Peer) -> None:
             co.book.into_limbo(rank, peer.shipped)
         cycle.member_gone(rank, owing)
     returned = co.book.forfeit(rank)
+    co.desk.holds.pop(rank, None)
     peer.tokens.clear()
     peer.steps = 0
     co.returned = True

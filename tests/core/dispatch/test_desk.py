@@ -12,6 +12,7 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
+from paceline.core.explain import explain
 
 from support.cohort import Cohort
 from support.hand import Hand, alerts, messages, named
@@ -217,6 +218,50 @@ def test_what_a_dead_rank_held_goes_to_whoever_has_room() -> None:
     assert hand.co.cycle.pending, "rank 0 has its quota, and what came back is for the next window"
     effects = hand.average()
     assert sizes(effects, m.Update) == {0: 3}
+
+
+def test_a_hold_is_told_once_per_episode() -> None:
+    """D-8: however often the rank is looked at while it waits; its next hold is another one."""
+    hand = Hand(2, samples=400).form()
+    told = []
+    for window in range(1, 4):
+        hand.step(0, 3)
+        hand.complete(0)
+        hand.tick(20)  # each tick wakes whoever has nothing to do
+        hand.co.desk.wake()
+        hand.step(1, 3)
+        hand.complete(1)
+        told += [facts["held"] for facts in named(hand.effects, "Idle")][window - 1 :]
+        hand.average()
+    # Rank 1 arms the cycle with its last step, so the end of its plan is told with the next one.
+    assert told == [{"0": "E03"}, {"0": "E03", "1": "E03"}, {"0": "E03", "1": "E03"}]
+    assert set(hand.co.desk.untold) == {1}
+
+
+def test_a_hold_says_what_explain_says() -> None:
+    """D-8, O-4: by what an idle rank is held: nothing left for it, the window, the stop; and the life that was held is
+    forgotten with its end."""
+    hand = Hand(3, samples=36, num_epochs=1).form()
+    for rank in (0, 1):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    assert {rank: [reason.code for reason in explain(hand.co, rank)] for rank in (0, 1)} == {0: ["E03"], 1: ["E03"]}
+    assert hand.co.desk.holds == {0: "E03", 1: "E03"}
+    assert hand.co.desk.told_holds() == {"0": "E03", "1": "E03"}
+    hand.co.desk.wake()
+    assert hand.co.desk.told_holds() == {}, "they are held all the time"
+    hand.feed(ev.LinkLost(1, 1, "reset"))
+    assert hand.co.desk.holds == {0: "E03"}
+    hand.feed(ev.OperatorRequest(ev.Operator.STOP))
+    hand.step(2)
+    hand.co.desk.holds.clear()
+    assert not hand.co.desk.dispatch_next(0) and hand.co.desk.holds == {0: "E24"}
+
+    last = Hand(2, samples=12, num_epochs=1).form()
+    last.step(0, 3)
+    last.complete(0)
+    assert last.co.desk.holds == {0: "E06"} and [reason.code for reason in explain(last.co, 0)] == ["E06"]
+    assert not messages(last.feed(ev.Tick()), m.StartEpoch)
 
 
 # --- whole shares (D-17, D-18) ---------------------------------------------------------------------------------------
