@@ -20,7 +20,7 @@ import attrs
 import torch
 import trio
 
-from ..core.config import config_digest
+from ..core.config import LEAST_SCALE, config_digest
 from ..core.door import PROTOCOL
 from ..core.effects import Save
 from ..core.errors import ConfigError, PacelineError, RefusedError, TransportError
@@ -45,7 +45,7 @@ JOIN_S = 15.0
 POLL_S = 0.5
 """How often who waits for orders of a failed rank looks whether any can come."""
 WELCOME_S = 30.0
-"""How long the coordinator may take to answer a Hello."""
+"""How long the coordinator may take to answer a Hello, under `time_scale`."""
 
 
 def _hex(name: str, size: int) -> bytes:
@@ -61,14 +61,16 @@ def _hex(name: str, size: int) -> bytes:
 
 def _number(name: str, default: float, least: float) -> float:
     text = os.environ.get(name)
-    if text is None:
-        return default
+    return default if text is None else _number_in(text, f"{name} = {text!r}", least)
+
+
+def _number_in(text: str, what: str, least: float) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not least <= number < math.inf:
-        raise ConfigError(f"{name} = {text!r} is not allowed: a number of at least {least}")
+        raise ConfigError(f"{what} is not allowed: a number of at least {least}")
     return number
 
 
@@ -76,7 +78,7 @@ def _number(name: str, default: float, least: float) -> float:
 class Environment:
     """How to reach the run: the variables that `paceline run` and `paceline join` set (PACELINE_URL, _TOKEN, _RUN_ID,
     _RANK, _SLOW, _TRACE, _RECORD, _DIAL_S). `record` is the file to which the run is recorded, `dial_s` is how long
-    nobody may answer, in seconds (M-3)."""
+    nobody may answer, in seconds, multiplied like all times by the `time_scale` of the run (M-3)."""
 
     url: str
     token: bytes = attrs.field(repr=False)
@@ -96,7 +98,17 @@ class Environment:
     def bulk_auth(self) -> str:
         """What the tags of the bulk lane cover (N-26), which both ends must know before the first block: the listening
         address says it, as `?bulk_auth=header`."""
-        return dict(parse_qsl(self.url.partition("?")[2])).get("bulk_auth", "full")
+        return self._said("bulk_auth", "full")
+
+    @property
+    def time_scale(self) -> float:
+        """By what the times of the run are multiplied (M-3), likewise: how long to dial must be known before the
+        coordinator is there. `ConfigError` for what is no scale."""
+        text = self._said("time_scale", "1")
+        return _number_in(text, f"time_scale = {text!r} in PACELINE_URL", LEAST_SCALE)
+
+    def _said(self, name: str, usual: str) -> str:
+        return dict(parse_qsl(self.url.partition("?")[2])).get(name, usual)
 
     @classmethod
     def from_process(cls) -> Environment:
@@ -164,7 +176,8 @@ class Connection:
             await self._talk(environment, hello, model)
 
     async def _talk(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
-        transport = find_transport(environment.address)
+        scale = environment.time_scale
+        transport = find_transport(environment.address, scale)
         if isinstance(transport, TcpTransport):
             transport.dial_total_s = environment.dial_s
         credentials = Credentials(
@@ -175,14 +188,14 @@ class Connection:
             once = attrs.evolve(transport, once=True) if isinstance(transport, TcpTransport) else transport
             again = await once.dial(environment.address, credentials)
             try:
-                return again, await _ask(again, attrs.evolve(hello, wanted_rank=rank, resume=claim()))
+                return again, await _ask(again, attrs.evolve(hello, wanted_rank=rank, resume=claim()), scale)
             except BaseException:
                 await again.aclose()
                 raise
 
         channel = await transport.dial(environment.address, credentials)
         try:
-            self.welcome = await _knock(channel, hello)
+            self.welcome = await _knock(channel, hello, scale)
             settings = WorkerSettings.from_welcome(self.welcome, environment.run_id, hello.callbacks)
             worker = Worker.create(settings, time.monotonic())
             record = None if environment.record is None else RunRecord(Path(environment.record), worker)
@@ -219,22 +232,22 @@ class Connection:
             self._thread.join(JOIN_S)
 
 
-async def _knock(channel: Channel, hello: Hello) -> Welcome:
-    answer = await _ask(channel, hello)
+async def _knock(channel: Channel, hello: Hello, scale: float) -> Welcome:
+    answer = await _ask(channel, hello, scale)
     if isinstance(answer, Reject):
         text = f"the coordinator refused this rank: {answer.text}"
         raise RefusedError(text, code=answer.code, retry=answer.retry)
     return answer
 
 
-async def _ask(channel: Channel, hello: Hello) -> Welcome | Reject:
-    with trio.move_on_after(WELCOME_S):
+async def _ask(channel: Channel, hello: Hello, scale: float) -> Welcome | Reject:
+    with trio.move_on_after(WELCOME_S * scale):
         await channel.send(hello)
         answer = await channel.receive()
         if not isinstance(answer, (Welcome, Reject)):
             raise TransportError(f"the coordinator answered Hello with {type(answer).__name__}")
         return answer
-    raise TransportError(f"the coordinator at {channel.peer} did not answer within {WELCOME_S:g} s")
+    raise TransportError(f"the coordinator at {channel.peer} did not answer within {WELCOME_S * scale:g} s")
 
 
 def connect(

@@ -114,7 +114,7 @@ class WorkerLink(WorkerCollective):
 
     def look_for_seat(self, event: m.Fenced) -> None:
         """W-21: a life is over, the process is not. What it claims will be answered with a new one."""
-        self._look_for(max(self.settings.reconnect_window_s, LEAST_WINDOW_S), f"fenced: {event.why}")
+        self._look_for(self._seat_window_s, f"fenced: {event.why}")
 
     def break_lane(self, event: object) -> None:
         """N-9: the coordinator confirms nothing, and no more is kept for it. This life is over, and is not claimed; the
@@ -123,7 +123,11 @@ class WorkerLink(WorkerCollective):
         self.claims = False
         self.reports.clear()
         if self.linked:
-            self._look_for(max(self.settings.reconnect_window_s, LEAST_WINDOW_S), cause)
+            self._look_for(self._seat_window_s, cause)
+
+    @property
+    def _seat_window_s(self) -> float:
+        return max(self.settings.reconnect_window_s, LEAST_WINDOW_S * self.settings.time_scale)
 
     def _look_for(self, window_s: float, cause: str) -> None:
         self.linked, self.tries, self.look_until = False, 0, self.last_now + window_s
@@ -135,7 +139,8 @@ class WorkerLink(WorkerCollective):
         self._dial(event.after_s if isinstance(event, m.Reject) else 0.0)
 
     def _dial(self, at_least_s: float) -> None:
-        self.outbox.append(Dial(max(at_least_s, pause_s(self.settings.run_id, self.settings.rank, self.tries))))
+        pause = pause_s(self.settings.run_id, self.settings.rank, self.tries) * self.settings.time_scale
+        self.outbox.append(Dial(max(at_least_s, pause)))
         self.tries += 1
 
     def _cause(self, event: Any) -> str:

@@ -19,7 +19,7 @@ from paceline.backends.connection import Connection, Environment
 from paceline.backends.data import Collator, dataset_identity
 from paceline.backends.flat import FlatModel
 from paceline.backends.schema import schema_of
-from paceline.backends.serve import serve
+from paceline.backends.serve import _for_diallers, serve
 from paceline.backends.session import Session
 from paceline.backends.terminal import LeaveSignals
 from paceline.backends.trace import Tracer
@@ -294,6 +294,29 @@ def test_nobody_to_talk_to_is_one_clear_error():
     with pytest.raises(TransportError):
         Session(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset(), batch_size=BATCH,
                 environment=environment)  # fmt: skip
+
+
+def test_the_address_says_how_long_to_wait() -> None:
+    """M-3: the time_scale of a run is known to its ranks before they are welcomed, and one that is none is refused."""
+    known: dict[str, Any] = dict(token=b"t" * 32, run_id=b"r" * 16)
+    fast = Environment(url="tcp://127.0.0.1:1?bulk_auth=header&time_scale=0.1", dial_s=0.1, **known)
+    assert (fast.address, fast.bulk_auth, fast.time_scale) == ("tcp://127.0.0.1:1", "header", 0.1)
+    assert Environment(url="tcp://127.0.0.1:1", **known).time_scale == 1.0
+    model = torch.nn.Linear(3, 2)
+    with pytest.raises(TransportError, match=r"tried for 0\.01 s"):
+        Session(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset(), batch_size=BATCH, environment=fast)
+    for wrong in ("0", "nan", "soon", "inf"):
+        with pytest.raises(ConfigError, match=f"time_scale = '{wrong}' in PACELINE_URL"):
+            Environment(url=f"tcp://127.0.0.1:1?time_scale={wrong}", **known).time_scale  # noqa: B018
+
+
+@pytest.mark.parametrize(("knobs", "said"), [
+    ({}, ""), ({"time_scale": 2.0}, "?time_scale=2"),
+    ({"bulk_auth": "header", "time_scale": 0.5}, "?bulk_auth=header&time_scale=0.5"),
+])  # fmt: skip
+def test_a_run_says_at_its_address_what_is_not_as_usual(knobs: dict[str, Any], said: str) -> None:
+    """M-3, N-26."""
+    assert _for_diallers(Config(**knobs)) == said
 
 
 def test_a_dial_that_is_interrupted_leaves_no_rank_behind():

@@ -19,10 +19,12 @@ import trio.testing
 from paceline.core.errors import ConfigError, RefusedError, TransportError
 from paceline.core.messages import Exiting, RejectCode
 from paceline.core.wire import DialHandshake, Lane, refusal_prelude
-from paceline.transports import framed
+from paceline.transports import framed, tcp, tcp_listener
 from paceline.transports.api import Channel
+from paceline.transports.registry import find_transport
 from paceline.transports.tcp import TcpTransport
 from paceline.transports.tcp_listener import PENDING_PRELUDES, TcpListener
+from paceline.transports.tcp_socket import TcpLane
 
 from support.transports import (
     CREDENTIALS,
@@ -378,6 +380,33 @@ def test_a_torn_block_is_never_handed_out(monkeypatch: pytest.MonkeyPatch) -> No
             rank.close()
             with pytest.raises(TransportError, match="closed by the peer in the middle of a frame"):
                 await coordinator.receive_bulk(Landing())
+
+    run(main)
+
+
+def test_the_times_of_a_listener_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M-3: handshake and write without progress, at both ends, by the time_scale of the run; not those of others."""
+    stalls: list[float] = []
+
+    class Noted(TcpLane):
+        def __init__(self, connected: trio.socket.SocketType, write_stall_s: float) -> None:
+            stalls.append(write_stall_s)
+            super().__init__(connected, write_stall_s)
+
+    monkeypatch.setattr(tcp, "TcpLane", Noted)
+    monkeypatch.setattr(tcp_listener, "TcpLane", Noted)
+
+    async def main() -> None:
+        transport = find_transport("tcp://127.0.0.1:0", 0.1)
+        assert isinstance(transport, TcpTransport)
+        transport.handshake_s = 2.0
+        async with meeting(TCP, transport=transport) as met:
+            await met.join()
+            assert set(stalls) == {30.0 * 0.1} and len(stalls) == 4  # two lanes, two ends
+            with trio.fail_after(1.5):
+                silent = await trio.open_tcp_stream("127.0.0.1", int(met.listener.url.rpartition(":")[2]))
+                assert await silent.receive_some() == b""
+                await silent.aclose()
 
     run(main)
 

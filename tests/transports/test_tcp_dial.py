@@ -56,8 +56,9 @@ def test_whoever_counts_tries_itself_gets_one() -> None:
         run(main)
 
 
-def test_attempts_are_spaced_by_the_table() -> None:
-    """M-3: back-off 0.5 s doubling to 10 s, 30 s in total."""
+@pytest.mark.parametrize("scale", [1.0, 0.5, 4.0])
+def test_attempts_are_spaced_by_the_table(scale: float) -> None:
+    """M-3: back-off 0.5 s doubling to 10 s, 30 s in total, 10 s a handshake; all of them under time_scale."""
 
     class Refused(TcpTransport):
         async def _attempt(self, host: str, port: int, credentials: Credentials, limit_s: float) -> Channel:
@@ -70,12 +71,13 @@ def test_attempts_are_spaced_by_the_table() -> None:
 
     async def main() -> None:
         started.append(trio.current_time())
-        with pytest.raises(TransportError, match="tried for 30 s"):
-            await Refused().dial("tcp://127.0.0.1:1", CREDENTIALS)
+        with pytest.raises(TransportError, match=f"tried for {30 * scale:g} s"):
+            await Refused(time_scale=scale).dial("tcp://127.0.0.1:1", CREDENTIALS)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert [at for at, _ in attempts] == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5, 30.0]
-    assert [limit for _, limit in attempts] == [10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 4.5, 1.0]
+    assert [at / scale for at, _ in attempts] == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5, 30.0]
+    assert [limit / scale for _, limit in attempts][:-1] == [10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 4.5]
+    assert attempts[-1][1] == 1.0, "the last one gets that much, whatever is left"
 
 
 def test_a_dial_survives_refusal_reset_and_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -390,6 +390,16 @@ def test_the_pauses_between_two_tries_grow_and_differ() -> None:
     assert pause_s(b"r" * 16, 1, 0) == pause_s(b"r" * 16, 1, 0)
 
 
+@pytest.mark.parametrize("scale", [0.25, 3.0])
+def test_what_a_rank_does_without_a_link_is_scaled(scale: float) -> None:
+    """M-3: the pauses between two tries, and how long a fenced rank looks for a seat."""
+    rank = Rank(WorkerPhase.TRAINING, reconnect_window_s=1.0, time_scale=scale)
+    orders = rank.feed(ev.Received(m.Fenced(generation=1, incarnation=2, cycle=3, why="stale")))
+    [dial] = [order for order in orders if isinstance(order, fx.Dial)]
+    assert dial.after_s == pause_s(RUN, 1, 0) * scale
+    assert rank.worker.look_until == rank.now + 30.0 * scale
+
+
 def test_a_rank_goes_on_with_the_plan_in_hand_and_resends_what_was_lost() -> None:
     """W-21, N-9, I53: nothing leaves while the link is down; then exactly what the coordinator lacks, as it was."""
     rank = Rank(WorkerPhase.TRAINING, reconnect_window_s=60.0)
