@@ -70,6 +70,33 @@ def test_a_run_trains_every_sample_once_and_ends_with_one_model(policy: str, tmp
     assert run.named("Finish") and not [r for r in run.named("Alert") if r["critical"]]
 
 
+def test_what_a_script_reports_is_the_mean_of_the_cohort_in_the_record_of_the_epoch():
+    """K-20: over all ranks, weighted by counts; what is no number is left out, and a mistake says what to do."""
+
+    def tell(seen: Seen, batch: Any) -> None:
+        seen.session.report("sample", torch.tensor(batch.samples).float().mean(), count=len(batch.samples))
+        seen.session.report("broken", math.nan if batch.samples[0] % 2 else 1.0)
+        with pytest.raises(LocalProtocolError, match="1 to 128"):
+            seen.session.report("", 1.0)
+        with pytest.raises(LocalProtocolError, match="at least 1"):
+            seen.session.report("nothing", 1.0, count=0)
+
+    def train(rank: int) -> None:
+        seen = Seen(run.session(rank))
+        for batch in seen.session:
+            tell(seen, batch)
+            train_one(seen.session, batch)
+            with pytest.raises(LocalProtocolError, match="between a batch and its session.step"):
+                seen.session.report("late", 1.0)
+
+    run = SmallRun(target_ranks=2)
+    for rank in [Thread(lambda: train(0)), Thread(lambda: train(1))]:
+        rank.result()
+    run.coordinator.result()
+    ends = run.named("EpochEnd")
+    assert [end["scalars"] for end in ends] == [{"sample": (SAMPLES - 1) / 2, "broken": 1.0}] * 2
+
+
 def test_a_second_session_in_the_same_process_is_a_new_run():
     """Nothing of the first one is left behind."""
     models = []
