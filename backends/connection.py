@@ -20,6 +20,7 @@ import attrs
 import torch
 import trio
 
+from ..core.cadence_inputs import device_text
 from ..core.config import LEAST_SCALE, config_digest
 from ..core.door import PROTOCOL
 from ..core.effects import Save
@@ -38,7 +39,7 @@ from .averager import known_averagers
 from .flat import FlatModel
 from .star_link import StarLink
 
-__all__ = ["Connection", "Environment", "connect"]
+__all__ = ["Connection", "Environment", "connect", "devices_of"]
 
 JOIN_S = 15.0
 """How long the end of a session may take to say its last words."""
@@ -256,7 +257,7 @@ def connect(
 ) -> Connection:
     """A connection whose rank is welcomed; raises as `Session` documents. `callbacks` names what the script brought."""
     hello = Hello(
-        protocol=PROTOCOL, package=_version(), host=socket.gethostname(), devices=_devices(),
+        protocol=PROTOCOL, package=_version(), host=socket.gethostname(), devices=devices_of(model.model),
         runtime=f"python {platform.python_version()}, torch {torch.__version__}",
         byte_order=0 if sys.byteorder == "little" else 1, schema=schema, schema_hash=schema.hash(),
         dataset_signature=dataset, config_digest=config_digest(wishes), averagers=known_averagers(),
@@ -267,10 +268,17 @@ def connect(
     return connection
 
 
-def _devices() -> tuple[str, ...]:
-    if torch.cuda.is_available():
-        return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-    return ("cpu",)
+def devices_of(model: torch.nn.Module) -> tuple[str, ...]:
+    """What the model lies on, in words (M-5, B-6): other devices of this host are not this rank's."""
+    found = {parameter.device for parameter in model.parameters()} or {torch.device("cpu")}
+    return tuple(_device(device) for device in sorted(found, key=lambda each: (each.type, each.index or 0)))
+
+
+def _device(device: torch.device) -> str:
+    if device.type != "cuda":
+        return device.type
+    known = torch.cuda.get_device_properties(device)
+    return device_text(known.name, f"{known.major}.{known.minor}", known.total_memory)
 
 
 def _version() -> str:

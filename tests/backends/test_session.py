@@ -8,6 +8,7 @@ import shutil
 import threading
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 import trio
 from torch.utils.data import Dataset, TensorDataset
 
-from paceline.backends.connection import Connection, Environment
+from paceline.backends.connection import Connection, Environment, devices_of
 from paceline.backends.data import Collator, dataset_identity
 from paceline.backends.flat import FlatModel
 from paceline.backends.schema import schema_of
@@ -86,7 +87,7 @@ def test_what_a_script_reports_is_the_mean_of_the_cohort_in_the_record_of_the_ep
         for batch in seen.session:
             tell(seen, batch)
             train_one(seen.session, batch)
-            with pytest.raises(LocalProtocolError, match="between a batch and its session.step"):
+            with pytest.raises(LocalProtocolError, match=r"between a batch and its session\.step"):
                 seen.session.report("late", 1.0)
 
     run = SmallRun(target_ranks=2)
@@ -321,6 +322,15 @@ def test_nobody_to_talk_to_is_one_clear_error():
     with pytest.raises(TransportError):
         Session(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset(), batch_size=BATCH,
                 environment=environment)  # fmt: skip
+
+
+def test_a_rank_tells_of_the_devices_that_its_model_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B-6, M-5: of no others, and of each what the prior goes by."""
+    assert devices_of(torch.nn.Linear(3, 2)) == devices_of(torch.nn.ReLU()) == ("cpu",)
+    card = SimpleNamespace(name="NVIDIA A10", major=8, minor=6, total_memory=23_609_475_072)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    on_card = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=torch.device("cuda", 1))] * 2)
+    assert devices_of(on_card) == ("NVIDIA A10, generation 8.6, 22 GB",)  # type: ignore[arg-type]
 
 
 def test_the_address_says_how_long_to_wait() -> None:

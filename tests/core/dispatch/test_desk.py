@@ -16,6 +16,7 @@ from paceline.core.explain import explain
 
 from support.cohort import Cohort
 from support.hand import Hand, alerts, messages, named
+from support.words import hello
 
 
 def sizes(effects: list[Any], kind: type = m.StartEpoch) -> dict[int, int]:
@@ -43,6 +44,24 @@ def test_an_anchor_hint_names_the_anchor_rank_until_it_is_measured() -> None:
     assert Hand(3, anchor_hint=ratios).form().co.balancer.anchor_rank == 1
     assert Hand(3, anchor_hint=ratios).form().co.balancer.counts == {0: 3, 1: 3, 2: 3}
     assert Hand(3, anchor_hint=ratios, speed_ratios=(3.0, 2.0, 1.0)).form().co.balancer.anchor_rank == 2
+
+
+def test_the_weakest_device_names_the_anchor_rank_until_it_is_measured() -> None:
+    """B-6: as the ranks tell them in their Hello; a hint of the operator is stronger, and a snapshot has it."""
+    told = ["NVIDIA H100, generation 9.0, 80 GB", *["NVIDIA A10, generation 8.6, 22 GB"] * 2]
+
+    def formed(devices: list[str], **knobs: Any) -> Coordinator:
+        hand = Hand(0, target_ranks=3, **knobs)
+        for link, device in enumerate(devices):
+            hand.feed(ev.HelloReceived(link, hello(60, devices=(device,))))
+        hand.ranks = 3
+        return hand.form().co
+
+    pinned = formed(told)
+    assert pinned.balancer.anchor_rank == 1
+    assert Coordinator.restore(pinned.config, pinned.snapshot()).snapshot() == pinned.snapshot()
+    assert formed(["cpu", *told[1:]]).balancer.anchor_rank is None
+    assert formed(told, anchor_hint=(1.0, 2.0, 3.0)).balancer.anchor_rank == 0
 
 
 def test_hints_make_the_first_windows_unequal() -> None:
