@@ -11,7 +11,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -25,7 +26,7 @@ from ..core.config import LEAST_SCALE, config_digest
 from ..core.door import PROTOCOL
 from ..core.effects import Save
 from ..core.errors import ConfigError, PacelineError, RefusedError, TransportError
-from ..core.messages import Hello, Reject, ResumeClaim, Welcome, WelcomeStatus
+from ..core.messages import Hello, Reject, RejectCode, ResumeClaim, Welcome, WelcomeStatus
 from ..core.phases import WorkerPhase
 from ..core.schema import Schema
 from ..core.worker import Worker, WorkerSettings
@@ -194,9 +195,9 @@ class Connection:
                 await again.aclose()
                 raise
 
-        channel = await transport.dial(environment.address, credentials)
+        knock = partial(transport.dial, environment.address, credentials)
+        channel, self.welcome = await _enter(knock, hello, environment.dial_s, scale)
         try:
-            self.welcome = await _knock(channel, hello, scale)
             settings = WorkerSettings.from_welcome(self.welcome, environment.run_id, hello.callbacks)
             worker = Worker.create(settings, time.monotonic())
             record = None if environment.record is None else RunRecord(Path(environment.record), worker)
@@ -233,12 +234,26 @@ class Connection:
             self._thread.join(JOIN_S)
 
 
-async def _knock(channel: Channel, hello: Hello, scale: float) -> Welcome:
-    answer = await _ask(channel, hello, scale)
-    if isinstance(answer, Reject):
-        text = f"the coordinator refused this rank: {answer.text}"
-        raise RefusedError(text, code=answer.code, retry=answer.retry)
-    return answer
+async def _enter(
+    dial: Callable[[], Awaitable[Channel]], hello: Hello, patience_s: float, scale: float
+) -> tuple[Channel, Welcome]:
+    """A channel whose Hello was welcomed. A door that is busy is knocked at again, for as long as a dial would go on:
+    that is over soon, unlike a run that is full or at its end (N-29)."""
+    until = trio.current_time() + patience_s * scale
+    while True:
+        channel = await dial()
+        try:
+            answer = await _ask(channel, hello, scale)
+        except BaseException:
+            await channel.aclose()
+            raise
+        if isinstance(answer, Welcome):
+            return channel, answer
+        await channel.aclose()
+        if answer.code != RejectCode.BUSY or trio.current_time() + answer.after_s > until:
+            text = f"the coordinator refused this rank: {answer.text}"
+            raise RefusedError(text, code=answer.code, retry=answer.retry)
+        await trio.sleep(answer.after_s)
 
 
 async def _ask(channel: Channel, hello: Hello, scale: float) -> Welcome | Reject:

@@ -133,6 +133,9 @@ class TcpTransport:
             left = deadline - trio.current_time()
             if left <= 0 or self.once:
                 tried = "once" if self.once else f"for {total_s:g} s"
+                if isinstance(failure, RefusedError):
+                    text = f"{url}: {failure}; tried {tried}"
+                    raise RefusedError(text, code=failure.code, retry=True) from failure
                 raise TransportError(
                     f"nobody answers at {host}:{port}, tried {tried} ({_plain(failure)}): "
                     "is the coordinator running, and is this its address?"

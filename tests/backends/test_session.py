@@ -16,7 +16,7 @@ import torch
 import trio
 from torch.utils.data import Dataset, TensorDataset
 
-from paceline.backends.connection import Connection, Environment, devices_of
+from paceline.backends.connection import Connection, Environment, _enter, devices_of
 from paceline.backends.data import Collator, dataset_identity
 from paceline.backends.flat import FlatModel
 from paceline.backends.schema import schema_of
@@ -30,9 +30,11 @@ from paceline.core import messages as m
 from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, RefusedError, TransportError
 from paceline.core.worker import Worker
+from paceline.transports.api import Channel
 
+from support.glue import run_in_no_time
 from support.small_run import BATCH, PATIENCE_S, SAMPLES, Seen, SmallRun, Thread, dataset, train_one
-from support.transports import CREDENTIALS
+from support.transports import CREDENTIALS, MEMORY, meeting
 from support.words import hello
 
 
@@ -331,6 +333,33 @@ def test_a_rank_tells_of_the_devices_that_its_model_is_on(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     on_card = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=torch.device("cuda", 1))] * 2)
     assert devices_of(on_card) == ("NVIDIA A10, generation 8.6, 22 GB",)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("code", "knocks"), [(m.RejectCode.BUSY, 3), (m.RejectCode.FULL, 1)])
+def test_a_busy_door_is_knocked_at_again(code: m.RejectCode, knocks: int) -> None:
+    """N-29: a cohort that forms, or a crowd, is over soon; what lasts is told at once. Here for a second at most."""
+    tried: list[float] = []
+
+    async def main() -> None:
+        async with meeting(MEMORY) as met:
+
+            async def dial() -> Channel:
+                tried.append(trio.current_time())
+                rank, coordinator = await met.join()
+
+                async def answer() -> None:
+                    await coordinator.receive()
+                    await coordinator.send(m.Reject(code=code, text="not now", retry=True, after_s=0.4))
+
+                met.nursery.start_soon(answer)
+                return rank
+
+            with pytest.raises(RefusedError, match="refused this rank: not now") as caught:
+                await _enter(dial, hello(60), 0.5, 2.0)
+            assert caught.value.retry and caught.value.code == code
+
+    run_in_no_time(main)
+    assert [at - tried[0] for at in tried] == pytest.approx([0.4 * knock for knock in range(knocks)])
 
 
 def test_the_address_says_how_long_to_wait() -> None:

@@ -122,6 +122,38 @@ def test_a_dial_survives_refusal_reset_and_silence(monkeypatch: pytest.MonkeyPat
     run(main)
 
 
+def test_a_door_that_stays_busy_is_no_missing_coordinator() -> None:
+    """N-29 code 14: tried again for all that time, and then the line says that somebody is there."""
+    server = socket.create_server(("127.0.0.1", 0))
+    url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    knocks = 0
+
+    async def main() -> None:
+        nonlocal knocks
+        server.setblocking(False)
+        listening = trio.socket.from_stdlib_socket(server)
+
+        async def turn_away() -> None:
+            nonlocal knocks
+            while True:
+                knocking, _ = await listening.accept()
+                knocks += 1
+                await knocking.send(refusal_prelude(RejectCode.BUSY))
+                await read_exactly(knocking, 64)
+                knocking.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turn_away)
+            with pytest.raises(RefusedError, match=r"the coordinator is there .*fewer ranks.*tried for") as caught:
+                await TcpTransport(dial_total_s=0.2, time_scale=0.5).dial(url, CREDENTIALS)
+            assert (caught.value.code, caught.value.retry) == (RejectCode.BUSY, True)
+            nursery.cancel_scope.cancel()
+
+    with server:
+        run(main)
+    assert knocks > 1
+
+
 def test_another_protocol_is_refused_at_once() -> None:
     """N-22, N-29: a refusal that can't change ends the dial, without a second attempt."""
     server = socket.create_server(("127.0.0.1", 0))

@@ -53,6 +53,35 @@ def test_a_refused_hello_leaves_every_table_as_it_was(changes: dict[str, Any], c
     assert hand.co.snapshot() == before
 
 
+REMEDIES = {
+    m.RejectCode.PROTOCOL: "install the same version", m.RejectCode.SCHEMA: "same", m.RejectCode.DATASET: "give",
+    m.RejectCode.CONFIG: "leave it open", m.RejectCode.AVERAGER: "install there", m.RejectCode.SEAT: "rank",
+    m.RejectCode.BYTE_ORDER: "run this rank on",
+}  # fmt: skip
+"""What to do, in a refusal of `REFUSED`; codes of other tests are not here."""
+
+
+@pytest.mark.parametrize(("changes", "code"), [case[:2] for case in REFUSED if case[2] != "policy"])
+def test_a_refusal_says_what_to_do(changes: dict[str, Any], code: m.RejectCode) -> None:
+    """N-29: the line on the terminal of the rank is enough to mend it."""
+    effects = Hand(3, target_ranks=5).feed(ev.HelloReceived(9, attrs.evolve(hello(60), **changes)))
+    [text] = [e.reject.text for e in effects if isinstance(e, fx.Refuse)]
+    assert REMEDIES[code] in text.partition(";")[2], text
+
+
+def test_other_versions_are_let_in_with_a_warning() -> None:
+    """N-29: of the package or of torch; a difference of Python alone is nobody's business."""
+    hand = Hand(0, target_ranks=4)
+    told = [("paceline 1", "python 3.11, torch 2.13.0"), ("paceline 1", "python 3.12, torch 2.13.0"),
+            ("paceline 2", "python 3.11, torch 2.13.0"), ("paceline 1", "python 3.11, torch 2.13.1")]  # fmt: skip
+    for link, (package, runtime) in enumerate(told):
+        hand.feed(ev.HelloReceived(link, hello(60, package=package, runtime=runtime)))
+    assert hand.co.alive == [0, 1, 2, 3]
+    warned = alerts(hand.effects, "versions")
+    assert [(alert.path, alert.critical) for alert in warned] == [("rank 2", False), ("rank 3", False)]
+    assert "paceline 2" in warned[0].text and "torch 2.13.1; rank 0 runs paceline 1, torch 2.13.0" in warned[1].text
+
+
 def test_a_batch_longer_than_an_epoch_is_refused_at_the_door() -> None:
     """D-2: it names what to do."""
     hand = Hand(0, target_ranks=2, batch_size=50, epoch_splits=2)
