@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -301,6 +304,38 @@ def test_files_are_written_with_the_record_last(tmp_path: Path):
             assert record["files"] == {file.name: hashlib.sha256(file.read_bytes()).hexdigest()}
 
     run(main)
+
+
+def test_a_record_that_cannot_be_written_leaves_the_older_one_and_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """K-8: the disk is full when the weights are in place; path and size are told, and training goes on."""
+    sync, synced = os.fsync, []
+
+    def full(handle: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{handle}")
+        synced.append("directory" if os.path.isdir(name) else name.rpartition(".consensus.")[2].partition(".")[0])
+        if synced[4:] and synced[-1] == "meta":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    async def main() -> None:
+        async with path(8) as p:
+            await one_cycle(p)
+            for version in (1, 2):
+                p.server.perform(fx.WriteMeta({"version": version}))
+                p.server.perform(fx.SaveConsensus(version, version, str(tmp_path / "consensus")))
+                await p.server.settle()
+            first, second = [event.error for event in p.told.of(ev.MetaWritten)]
+            assert first is None and second is not None and p.server.failure == second
+            assert re.search(r"consensus\.meta\.json \(\d+ bytes\) could not be .*No space", second)
+
+    run(main)
+    assert synced == ["safetensors", "directory", "meta", "directory", "safetensors", "directory", "meta"]
+    assert json.loads((tmp_path / "consensus.meta.json").read_text())["version"] == 1
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["consensus.meta.json", "consensus.safetensors"]
 
 
 def test_a_file_that_cannot_be_written_is_told_and_has_no_record(tmp_path: Path):
