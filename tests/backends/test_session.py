@@ -16,6 +16,8 @@ import torch
 import trio
 from torch.utils.data import Dataset, TensorDataset
 
+from paceline.backends import connection as connection_module
+from paceline.backends import serve as serve_module
 from paceline.backends.connection import Connection, Environment, _enter, devices_of
 from paceline.backends.data import Collator, dataset_identity
 from paceline.backends.flat import FlatModel
@@ -31,6 +33,7 @@ from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, RefusedError, TransportError
 from paceline.core.worker import Worker
 from paceline.transports.api import Channel
+from paceline.transports.registry import find_transport
 
 from support.glue import run_in_no_time
 from support.small_run import BATCH, PATIENCE_S, SAMPLES, Seen, SmallRun, Thread, dataset, train_one
@@ -362,6 +365,25 @@ def test_a_busy_door_is_knocked_at_again(code: m.RejectCode, knocks: int) -> Non
     assert [at - tried[0] for at in tried] == pytest.approx([0.4 * knock for knock in range(knocks)])
 
 
+def test_what_is_waited_for_a_welcome_is_scaled() -> None:
+    """M-3: 30 s by the plain scale."""
+    waited: list[float] = []
+
+    async def main() -> None:
+        async with meeting(MEMORY) as met:
+
+            async def dial() -> Channel:
+                return (await met.join())[0]
+
+            begun = trio.current_time()
+            with pytest.raises(TransportError, match=r"did not answer within 7\.5 s"):
+                await _enter(dial, hello(60), 0.5, 0.25)
+            waited.append(trio.current_time() - begun)
+
+    run_in_no_time(main)
+    assert waited == pytest.approx([7.5])
+
+
 def test_the_address_says_how_long_to_wait() -> None:
     """M-3: the time_scale of a run is known to its ranks before they are welcomed, and one that is none is refused."""
     known: dict[str, Any] = dict(token=b"t" * 32, run_id=b"r" * 16)
@@ -374,6 +396,21 @@ def test_the_address_says_how_long_to_wait() -> None:
     for wrong in ("0", "nan", "soon", "inf"):
         with pytest.raises(ConfigError, match=f"time_scale = '{wrong}' in PACELINE_URL"):
             Environment(url=f"tcp://127.0.0.1:1?time_scale={wrong}", **known).time_scale  # noqa: B018
+
+
+def test_both_ends_of_a_run_take_its_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M-3: its listener and each dialler, by the address alone."""
+    found: list[tuple[str, float]] = []
+
+    def noted(url: str, time_scale: float = 1.0) -> Any:
+        found.append((url.partition(":")[0], time_scale))
+        return find_transport(url, time_scale)
+
+    monkeypatch.setattr(serve_module, "find_transport", noted)
+    monkeypatch.setattr(connection_module, "find_transport", noted)
+    run = SmallRun(target_ranks=1, time_scale=0.5)
+    assert run.train(0, epochs=1).session.version
+    assert run.coordinator.result().status == "ok" and found == [("tcp", 0.5)] * 2
 
 
 @pytest.mark.parametrize(("knobs", "said"), [

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 import trio
@@ -19,14 +20,16 @@ from trio.testing import MockClock
 
 from paceline.backends import star_link
 from paceline.backends.checkpoint import load_model
-from paceline.backends.star_server import StarServer
+from paceline.backends.layout import header_block
+from paceline.backends.star import StarAverager
+from paceline.backends.star_server import MAX_HEADER, StarServer
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
-from paceline.core.errors import LocalProtocolError
+from paceline.core.errors import LocalProtocolError, RemoteProtocolError
 
 from support.star_path import PARAMS, STATE, adopt, one_cycle, parameters, path, staged
-from support.transports import run
+from support.transports import MEMORY, meeting, run
 
 PIPE_FILLING = 300
 """A square layer of this size is more bytes than a pipe in memory takes."""
@@ -285,6 +288,27 @@ def test_progress_is_told_once_a_second_and_the_end_always():
             assert [event.complete for event in p.told.of(ev.RoundProgress)] == [False, True]
 
     trio.run(main, clock=MockClock(rate=0.0))
+
+
+@pytest.mark.parametrize(("changes", "size", "text"), [
+    ({}, MAX_HEADER + 1, f"a header of {MAX_HEADER + 1} bytes, the limit is {MAX_HEADER}"),
+    ({"rank": 1}, 10, "a block names rank 1, the lane is of rank 0"),
+    ({"incarnation": 2}, 10, "a block names rank 0, the lane is of rank 0"),
+], ids=["header", "rank", "incarnation"])  # fmt: skip
+def test_a_block_that_no_rank_sends_ends_its_lane_before_memory_is_given(
+    changes: dict[str, int], size: int, text: str
+):
+    """N-25, N-26: a header is a small map, and a lane speaks for one incarnation."""
+
+    async def main() -> None:
+        async with meeting(MEMORY) as met:
+            rank, coordinator = await met.join()
+            block = attrs.evolve(header_block(PARAMS, 0, 0, 1, size), **changes)
+            await rank.send_bulk(block, memoryview(bytes(size)))
+            with pytest.raises(RemoteProtocolError, match=text):
+                await StarServer(lambda: None, StarAverager).serve(0, 1, coordinator)
+
+    run(main)
 
 
 def test_files_are_written_with_the_record_last(tmp_path: Path):

@@ -219,12 +219,26 @@ def test_an_epoch_closes_when_all_of_it_is_covered_and_the_next_begins_in_that_p
 
 
 def test_nothing_is_handed_out_after_a_stop() -> None:
-    """D-8, M-54."""
-    hand = Hand(3, samples=400).form()
-    hand.step(0, 3)
-    hand.feed(ev.OperatorRequest(ev.Operator.STOP))
-    effects = hand.complete(0) + hand.feed(ev.LinkLost(2, 1, "reset"))
-    assert not messages(effects, m.StartEpoch)
+    """D-8, M-54: also where the budget would allow it."""
+    for stops in (False, True):
+        hand = Hand(3, samples=600, policy="async", anchor=50).form()
+        head = hand.co.book.head(0)
+        assert head is not None
+        hand.step(0, head.slice.count)
+        if stops:
+            hand.feed(ev.OperatorRequest(ev.Operator.STOP))
+        effects = hand.complete(0) + hand.feed(ev.LinkLost(2, 1, "reset"))
+        assert bool(messages(effects, m.StartEpoch)) is not stops
+
+
+def test_an_async_rank_holds_two_plans_and_no_third() -> None:
+    """D-8, D-15: one is trained, one is in the mailbox, whatever it might be given besides."""
+    hand = Hand(2, samples=400, policy="async", anchor=50).form()
+    hand.step(0, len(hand.co.book.holdings(0).plans))
+    for _ in range(3):
+        hand.co.desk.wake()
+    assert [len(hand.co.book.holdings(rank).plans) for rank in (0, 1)] == [2, 2]
+    assert hand.co.desk.left(0) > 0 and not hand.co.desk.dispatch_next(0)
 
 
 def test_what_a_dead_rank_held_goes_to_whoever_has_room() -> None:
