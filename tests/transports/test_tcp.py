@@ -10,15 +10,16 @@ import logging
 import os
 import socket
 import struct
+import tracemalloc
 
 import attrs
 import pytest
 import trio
 import trio.testing
 
-from paceline.core.errors import ConfigError, RefusedError, TransportError
-from paceline.core.messages import Exiting, RejectCode
-from paceline.core.wire import DialHandshake, Lane, refusal_prelude
+from paceline.core.errors import ConfigError, RefusedError, RemoteProtocolError, TransportError
+from paceline.core.messages import BULK_KIND, KIND_OF, Exiting, Hello, RejectCode
+from paceline.core.wire import MAX_BLOCK, MAX_HELLO, DialHandshake, Lane, refusal_prelude
 from paceline.transports import framed, tcp, tcp_listener
 from paceline.transports.api import Channel
 from paceline.transports.registry import find_transport
@@ -380,6 +381,48 @@ def test_a_torn_block_is_never_handed_out(monkeypatch: pytest.MonkeyPatch) -> No
             rank.close()
             with pytest.raises(TransportError, match="closed by the peer in the middle of a frame"):
                 await coordinator.receive_bulk(Landing())
+
+    run(main)
+
+
+def _head(kind: int, length: int, sequence: int = 0) -> bytes:
+    return struct.pack("<4sBBHIQ", b"PCLF", kind, 0, 0, length, sequence)
+
+
+@pytest.mark.parametrize(("kind", "length"), [
+    (KIND_OF[Hello], MAX_HELLO + 1), (KIND_OF[Hello], 2**32 - 1), (KIND_OF[Exiting], MAX_HELLO + 1),
+])  # fmt: skip
+def test_a_length_above_the_cap_ends_the_link_at_its_head(kind: int, length: int) -> None:
+    """N-25: 20 bytes of a peer that knows the token, and no memory is set aside for what they claim."""
+
+    async def main() -> None:
+        async with meeting(TCP) as met:
+            rank = await raw_rank(met.listener.url)
+            coordinator = await met.arrivals.receive()
+            tracemalloc.start()
+            await rank.control.send(_head(kind, length))
+            with pytest.raises(RemoteProtocolError, match=f"claims {length} bytes, {MAX_HELLO} are allowed"):
+                await coordinator.receive()
+            assert tracemalloc.get_traced_memory()[1] < MAX_HELLO / 2
+            tracemalloc.stop()
+            rank.close()
+
+    run(main)
+
+
+def test_a_block_above_the_cap_asks_for_no_memory() -> None:
+    """N-25, N-26: neither by the length of its frame nor by what its map says."""
+
+    async def main() -> None:
+        async with meeting(TCP) as met:
+            rank = await raw_rank(met.listener.url)
+            coordinator = await met.arrivals.receive()
+            await rank.bulk.send(_head(BULK_KIND, MAX_BLOCK + (1 << 20), 1) + bytes(64))
+            landing = Landing()
+            with pytest.raises(RemoteProtocolError, match=f"claims {MAX_BLOCK + (1 << 20)} bytes"):
+                await coordinator.receive_bulk(landing)
+            assert landing.memory == []
+            rank.close()
 
     run(main)
 
