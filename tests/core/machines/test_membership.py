@@ -119,6 +119,18 @@ def test_a_seat_that_died_while_forming_is_given_again_as_another_incarnation() 
     assert [e for e in effects if isinstance(e, fx.SendFenced)]
 
 
+def test_a_stale_session_is_told_so_once_a_second() -> None:
+    """N-6: each message is counted, and one answer a second says what is current."""
+    hand = Hand(2, target_ranks=3)
+    hand.feed(ev.LinkLost(0, 1, "reset"))
+    told = []
+    for second in (0.0, 0.0, 0.9, 1.0, 1.5, 2.0):
+        hand.now = 50.0 + second
+        effects = hand.say(0, m.Heartbeat, step_count=0, state="x", incarnation=9)
+        told.append(len([e for e in effects if isinstance(e, fx.SendFenced)]))
+    assert told == [1, 0, 0, 1, 0, 1] and hand.co.fenced[0, "stale"] == 6
+
+
 # --- a send that failed (N-10, C-14, C-22, I5) -----------------------------------------------------------------------
 
 
