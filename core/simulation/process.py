@@ -136,6 +136,11 @@ class Process:
         """It is there and works."""
         return self.alive and not self.paused and self.ended is None
 
+    def due(self) -> float | None:
+        """The next deadline of its worker, in virtual seconds."""
+        due = self.worker.poll_timeout()
+        return None if due is None else due - self.skew
+
     def may_dial(self, now: float) -> bool:
         """It looks for the coordinator, and the pause before that is over (M-40)."""
         return self.dials_at is not None and self.dials_at <= now and self.runs

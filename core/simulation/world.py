@@ -166,9 +166,7 @@ class World:
         if who == COORDINATOR:
             due = self.co.poll_timeout() if self.alive else None
             return None if due is None else due - self.skew
-        process = self.processes[who]
-        due = process.worker.poll_timeout()
-        return None if due is None else due - process.skew
+        return self.processes[who].due()
 
     # --- making it happen ------------------------------------------------------------------------------------------
 
