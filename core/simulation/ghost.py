@@ -16,7 +16,9 @@ from the record of steps and adoptions, never taken from a rank or from the aver
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from typing import Any, Self
 
 import attrs
@@ -31,7 +33,7 @@ from ..values import state
 from .finish_order import in_order
 from .frozen import frozen, thaw
 from .lost_tail import moved_forward
-from .process import RATE, Process, target
+from .process import RATE, Process, targets
 from .together import mean
 from .violation import Violation, require
 
@@ -142,15 +144,16 @@ class Ghost:
     def value(self, number: int) -> float:
         """The closed form of a process's parameter."""
         picks = self.since[number]
-        keep = (1.0 - RATE) ** len(picks)
-        pull = math.fsum((1.0 - RATE) ** back * target(*pick) for back, pick in enumerate(reversed(picks)))
-        return keep * self.base[number] + RATE * pull
+        kept = powers(len(picks) + 1)
+        pull = math.fsum(map(operator.mul, kept, targets(reversed(picks))))
+        return kept[-1] * self.base[number] + RATE * pull
 
-    def step(self, number: int, pick: Pick) -> None:
-        """A process has trained a batch."""
-        self.trained[pick] = self.trained.get(pick, 0) + 1
-        self.since[number] += (pick,)
-        self.unmerged[number] += (pick,)
+    def steps(self, number: int, picks: tuple[Pick, ...]) -> None:
+        """A process has trained these batches."""
+        for pick in picks:
+            self.trained[pick] = self.trained.get(pick, 0) + 1
+        self.since[number] += picks
+        self.unmerged[number] += picks
 
     def copied(self, process: Process, order: fx.TakeSnapshot) -> None:
         """A process ships what it has (W-10); I34, I47: the same again for a later attempt."""
@@ -481,6 +484,12 @@ class Ghost:
 
 
 SEEN = frozenset({"last", "seen"})
+
+
+@functools.lru_cache(maxsize=64)
+def powers(count: int) -> tuple[float, ...]:
+    """What is left of a pull after 0, 1, ... further steps: every rank asks for the same in every cycle."""
+    return tuple([(1.0 - RATE) ** steps for steps in range(count)])
 
 
 def close(one: float, other: float) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from ..coordinator import Coordinator
 from ..events import Received
 from ..messages import REPORT_CLASSES, Report, Update
+from ..peer import Peer
 from ..phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
 from .ghost import Ghost
 from .process import Process
@@ -45,12 +46,12 @@ def books(co: Coordinator) -> None:
         _i29_idle_ranks_have_work(co)
 
 
-def booked(co: Coordinator, rank: int) -> None:
+def booked(co: Coordinator, peer: Peer) -> None:
     """D-11 of one rank in passing, after a report of it that had no effect: what it may have changed is its steps."""
-    held = co.book.ranks.get(rank)
-    steps, trained = co.peers[rank].steps, 0 if held is None else held.trained_batches
-    if steps != trained:
-        raise Violation("D-11", f"rank {rank}: {steps} steps, {trained} trained batches")
+    held = co.book.ranks.get(peer.rank)
+    trained = 0 if held is None else held.trained_batches
+    if peer.steps != trained:
+        raise Violation("D-11", f"rank {peer.rank}: {peer.steps} steps, {trained} trained batches")
 
 
 def _i19_who_is_there(co: Coordinator) -> None:

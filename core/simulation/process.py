@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -24,7 +25,7 @@ from .frames import Frames
 from .frozen import frozen, thaw
 from .violation import require
 
-__all__ = ["RATE", "End", "Process", "digest", "target"]
+__all__ = ["RATE", "End", "Process", "digest", "targets"]
 
 RATE = 0.125
 """Share of the way to the target that one step goes."""
@@ -46,9 +47,9 @@ class End:
     cause: str
 
 
-def target(epoch: int, batch: int) -> float:
-    """Where a batch pulls the parameter."""
-    return TARGETS[(epoch * 37 + batch * 11) % 17]
+def targets(picks: Iterable[tuple[int, int]]) -> list[float]:
+    """Where each batch, given as its epoch and number, pulls the parameter."""
+    return [TARGETS[(epoch * 37 + batch * 11) % 17] for epoch, batch in picks]
 
 
 def digest(value: float) -> bytes:
@@ -192,27 +193,41 @@ class Process:
         """Batches of `size` samples up to the end of the plan in hand."""
         return sum(-(-plan.size // size) for plan in self.plans[self.part :]) - self.batch
 
-    def step(self, size: int) -> tuple[int, int, list[Any]]:
-        """Train the next batch of `size` samples: its epoch and number, and what the machine is to be told."""
-        part, before = self.part, self.batch
-        plan = self.plans[part]
-        batch, left = plan.offset // size + before, plan.size - before * size
-        self.theta += RATE * (target(plan.epoch, batch) - self.theta)
-        self.fresh = False
-        self.batch, self.done = before + 1, self.done + 1
-        if left > size:
-            return plan.epoch, batch, [_step_done(size, part, False)]
+    def alike(self, size: int) -> int:
+        """Steps of `size` samples up to the last one of the part in hand, which may be shorter and has more to tell."""
+        return (self.plans[self.part].size - self.batch * size - 1) // size
+
+    def step_done(self, size: int) -> ev.StepDone:
+        """What the machine is told of each of those steps."""
+        return _step_done(size, self.part, False)
+
+    def train(self, size: int, steps: int) -> tuple[tuple[int, int], ...]:
+        """Train the next batches of the part in hand: the epoch and the number of each."""
+        plan = self.plans[self.part]
+        epoch, first, theta = plan.epoch, plan.offset // size + self.batch, self.theta
+        picks = tuple([(epoch, batch) for batch in range(first, first + steps)])
+        for pulls in targets(picks):
+            theta += RATE * (pulls - theta)
+        self.theta, self.fresh = theta, False
+        self.batch, self.done = self.batch + steps, self.done + steps
+        return picks
+
+    def last_step(self, size: int) -> tuple[tuple[tuple[int, int], ...], list[Any]]:
+        """Train the last batch of the part in hand: its epoch and number, and what the machine is to be told."""
+        part = self.part
+        left = self.plans[part].size - self.batch * size
+        picks = self.train(size, 1)
         self.part, self.batch = part + 1, 0
         last = self.part == len(self.plans)
         told: list[Any] = [_step_done(left, part, last)]
         if last:
             told.append(ev.ChunkDone(
-                plan_ids=tuple(p.plan_id for p in self.plans), epoch=plan.epoch, batches=self.done,
+                plan_ids=tuple(p.plan_id for p in self.plans), epoch=self.plans[part].epoch, batches=self.done,
                 samples=sum(p.size for p in self.plans), epoch_ms=1.0, share_complete_ms=1.0, compute_only_ms=1.0,
                 data_starve_ms=0.0,
             ))  # fmt: skip
             self.plans = []
-        return plan.epoch, batch, told
+        return picks, told
 
     # --- orders of the machine ------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ from .setup import Setup, greeting
 from .step import Run, Step, Turn
 from .strikes import FAULTS, possible_faults
 from .telling import end, settle, tell
-from .violation import Violation
+from .violation import raised
 from .watch import Watch
 
 __all__ = ["Step", "Turn", "World"]
@@ -212,6 +212,10 @@ class World:
         process.seen = None
         self.touched[process.number] = None
 
+    def touch_coordinator(self) -> None:
+        """Something in the coordinator changes."""
+        self._co_seen = None
+
     # --- the coordinator -------------------------------------------------------------------------------------------
 
     def come_back(self, co: Coordinator) -> None:
@@ -257,11 +261,11 @@ class World:
 
     def into_coordinator(self, event: Any, now: float) -> None:
         """One event into the coordinator, which must take it (I22)."""
-        self._co_seen = None
+        self.touch_coordinator()
         try:
             self.co.handle(event, now)
         except Exception as error:
-            raise Violation("I22", f"{type(event).__name__} made the coordinator raise {error!r}") from error
+            raise raised(event, COORDINATOR, error) from error
 
     def follow(self, event: Any, reported: bool, ready: fx.Ready) -> None:
         """What an event of the coordinator has led to; `reported`: it is a report of a life that goes on."""
@@ -273,7 +277,7 @@ class World:
         if self.alive and (effects or self.setup.thorough):
             books(co)
         elif reported:
-            booked(co, event.message.rank)
+            booked(co, co.peers[event.message.rank])
         if event.__class__ is ev.Tick and not self.over:
             explained(co)
 
