@@ -431,10 +431,10 @@ class Ghost:
                 raise Violation("I42", f"batch {pick[1]} of epoch {pick[0]} was covered and never trained")
             self.merged[pick] = 1
         # M-19: nobody may know whose steps are in it; then it is said that nobody does.
-        doubtful = in_place and self.admitted and set(covered) <= set(self.given)
-        if not doubtful and sorted(covered) != sorted(self.given):
-            raise Violation("I52", f"covered are {sorted(covered)}, the consensus holds {sorted(self.given)}")
-        self.ambiguous = self.ambiguous or sorted(covered) != sorted(self.given)
+        if sorted(covered) != sorted(self.given):
+            if not (in_place and self.admitted and set(covered) <= set(self.given)):
+                raise Violation("I52", f"covered are {sorted(covered)}, the consensus holds {sorted(self.given)}")
+            self.ambiguous = True
         self.given = ()
 
     def _i9_i10_shutdown(self, co: Coordinator, life: tuple[int, int]) -> None:

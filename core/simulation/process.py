@@ -181,13 +181,14 @@ class Process:
     @property
     def can_drain(self) -> bool:
         """Control messages wait for a drain point (W-3)."""
-        return bool(self.worker.inbox) and self.worker.phase == TRAINING
+        return bool(self.worker.inbox) and self.worker.phase is TRAINING
 
     @property
     def can_step(self) -> bool:
         """It has a plan, and nothing says that it must wait."""
-        waits = not self.plans or self.parked or self.orders or self.inside is not None
-        return not waits and self.worker.phase is TRAINING
+        if not self.plans or self.parked or self.orders or self.inside is not None:
+            return False
+        return self.worker.phase is TRAINING
 
     def steps_left(self, size: int) -> int:
         """Batches of `size` samples up to the end of the plan in hand."""

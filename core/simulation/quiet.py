@@ -46,7 +46,8 @@ def steps(world: World, process: Process, most: int) -> int:
             handle(event, now)
         except Exception as error:
             raise raised(event, number, error) from error
-        if len(outbox) != count or worker.phase is not phase or not _is_batch(outbox[-1]):
+        effect = outbox[-1] if len(outbox) == count else None
+        if effect.__class__ is not fx.Reporting or effect.report.__class__ is not m.Batch or worker.phase is not phase:
             break
     else:  # it has a plan, and nothing has come that it must obey: it can take another step
         world.ghost.steps(number, process.train(size, most))
@@ -66,10 +67,6 @@ def _last_of_plan(world: World, process: Process, size: int) -> int:
     for event in told:
         world.tell(process, event)
     return 1
-
-
-def _is_batch(effect: Any) -> bool:
-    return effect.__class__ is fx.Reporting and effect.report.__class__ is m.Batch
 
 
 def _stepped(world: World, process: Process, event: ev.StepDone, effects: tuple[Any, ...]) -> None:

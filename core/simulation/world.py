@@ -136,7 +136,8 @@ class World:
 
     def possible(self, process: Process) -> list[str]:
         """The kinds of what can happen with one process."""
-        found = process.possible(over=self.over, failing=bool(self.failed.get(process.number)))
+        over, failed = not self.alive or self.finish is not None, self.failed  # as `over`: this is asked most of all
+        found = process.possible(over=over, failing=bool(failed) and bool(failed.get(process.number)))
         if process.uids or process.inside is not None:
             found += together.possible(self, process)
         if process.dials_at is not None and process.may_dial(self.now):
@@ -188,8 +189,9 @@ class World:
         self.watch.see(self.turns, self.now + self.skew, self.co.poll_timeout())
         if self.in_place:
             together.touch_members(self)
+        failed = self.failed
         for number in self.touched:
-            steps_meet(self.co, self.ghost, self.processes[number], bool(self.failed.get(number)))
+            steps_meet(self.co, self.ghost, self.processes[number], bool(failed) and bool(failed.get(number)))
         return Step(action, self.now, tuple(self.turns), self.moved)
 
     def _happen(self, action: Action, process: Process | None, sure: bool) -> None:
