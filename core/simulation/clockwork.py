@@ -167,9 +167,9 @@ class Clockwork:
             self._arrive("report", coming.report, len(process.up))
         if len(coming.control) != len(process.down):
             self._arrive("control", coming.control, len(process.down))
-        if len(coming.upload) != len(process.bulk_up):
+        if process.bulk_up or coming.upload:  # as a rule both are empty
             self._arrive("upload", coming.upload, len(process.bulk_up))
-        if len(coming.result) != len(process.bulk_down):
+        if process.bulk_down or coming.result:
             self._arrive("result", coming.result, len(process.bulk_down))
         possible, known = self.world.possible(process), coming.kinds
         if number in self._strides:
@@ -194,12 +194,13 @@ class Clockwork:
         what was written at one time arrives at one time."""
         if not length:
             known.clear()
-        for _ in range(len(known) - length):
+        while len(known) > length:
             known.popleft()
         while len(known) < length:
             arrives = self.now + self._transit(kind)
-            count = 1 if self.pace.stride == 1 else length - len(known)
-            known.extend([max(arrives, known[-1]) if known else arrives] * count)
+            if known and known[-1] > arrives:
+                arrives = known[-1]
+            known.extend([arrives] * (1 if self.pace.stride == 1 else length - len(known)))
 
     def _amount(self, kind: str, who: int) -> int:
         """With strides, all that has arrived on a control lane by now is one action."""

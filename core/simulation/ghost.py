@@ -16,9 +16,6 @@ from the record of steps and adoptions, never taken from a rank or from the aver
 
 from __future__ import annotations
 
-import functools
-import math
-import operator
 from typing import Any, Self
 
 import attrs
@@ -33,7 +30,7 @@ from ..values import state
 from .finish_order import in_order
 from .frozen import frozen, thaw
 from .lost_tail import moved_forward
-from .process import RATE, Process, targets
+from .process import Process, closed_form
 from .together import mean
 from .violation import Violation, require
 
@@ -143,10 +140,7 @@ class Ghost:
 
     def value(self, number: int) -> float:
         """The closed form of a process's parameter."""
-        picks = self.since[number]
-        kept = powers(len(picks) + 1)
-        pull = math.fsum(map(operator.mul, kept, targets(reversed(picks))))
-        return kept[-1] * self.base[number] + RATE * pull
+        return closed_form(self.base[number], self.since[number])
 
     def steps(self, number: int, picks: tuple[Pick, ...]) -> None:
         """A process has trained these batches."""
@@ -484,12 +478,6 @@ class Ghost:
 
 
 SEEN = frozenset({"last", "seen"})
-
-
-@functools.lru_cache(maxsize=64)
-def powers(count: int) -> tuple[float, ...]:
-    """What is left of a pull after 0, 1, ... further steps: every rank asks for the same in every cycle."""
-    return tuple([(1.0 - RATE) ** steps for steps in range(count)])
 
 
 def close(one: float, other: float) -> bool:

@@ -172,7 +172,7 @@ def steps_meet(co: Coordinator, ghost: Ghost, process: Process, failing: bool) -
     worker = process.worker
     unmerged = len(ghost.unmerged[process.number])
     works = not process.orders and process.alive and process.ended is None
-    if works and worker.steps_since_avg != unmerged:
+    if worker.steps_since_avg != unmerged and works:
         text = f"process {process.number} counts {worker.steps_since_avg} steps, {unmerged} are unmerged"
         raise Violation("I46", text)
     if failing or process.tampered or process.up or process.down or worker.inbox:

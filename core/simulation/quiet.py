@@ -87,7 +87,7 @@ def reports(world: World, process: Process, most: int) -> int:
     if first.__class__ not in OF_TRAINING or before is None:
         return 0
     rank, incarnation, confirmed = first.rank, first.incarnation, first.control_seq
-    peer, handle, outbox = co.peers[rank], co.handle, co.outbox
+    peer, handle, outbox, held = co.peers[rank], co.handle, co.outbox, co.book.holdings(rank)
     quiet: list[Any] = []
     world.touch_coordinator()
     for report in list(itertools.islice(up, most)):
@@ -99,13 +99,14 @@ def reports(world: World, process: Process, most: int) -> int:
             handle(event, now)
         except Exception as error:
             raise raised(event, COORDINATOR, error) from error
-        if outbox or co.peers[rank] is not peer or not peer.report_seq == before + 1 == report.report_seq:
+        if outbox or not peer.report_seq == before + 1 == report.report_seq:
             applied_in_order(co, report, before)
             ready = co.take_ready()
             _heard(world, quiet, ready.records[:-1])
             world.follow(event, True, fx.Ready(ready.records[-1:], ready.effects))
             return len(quiet) + 1
-        booked(co, peer)
+        if peer.steps != held.trained_batches:
+            booked(co, peer)
         quiet.append(event)
         before += 1
     _heard(world, quiet, co.take_ready().records)
