@@ -32,7 +32,7 @@ LANES = ("report", "control", "upload", "result")
 AT_COORDINATOR = frozenset({"report", "failure", "upload", "reduce", "write"})
 """What waits while the coordinator is away."""
 AT_RANK = frozenset({"control", "drain", "order", "step", "result"})
-"""What happens at a rank and changes nothing at the coordinator or the averager; nor does a tick there."""
+"""What happens at a rank and changes nothing at the coordinator or the averager."""
 SET_APART = frozenset({"resume", "recover", "heal", "dial"})
 """What has a time of its own: a fault says when it ends, a worker when it dials."""
 LEAST_TICK_S = 1e-3
@@ -110,7 +110,7 @@ class Clockwork:
         told = kind not in AT_COORDINATOR and (kind != "tick" or action.who != COORDINATOR)
         for number in world.touched:
             self._look(world.processes[number], told=told)
-        if kind not in AT_RANK and (kind != "tick" or action.who == COORDINATOR):
+        if kind not in AT_RANK:
             self._look_at_rest()
         self._heard(step)
         return step

@@ -56,7 +56,7 @@ def targets(picks: Iterable[tuple[int, int]]) -> list[float]:
 
 @functools.lru_cache(maxsize=64)
 def closed_form(start: float, picks: tuple[tuple[int, int], ...]) -> float:
-    """Where these batches lead from there. Asked twice of most ranks in a cycle: when they ship, and when they adopt."""
+    """Where these batches lead from there. Asked twice of most ranks in a cycle: as they ship, and as they adopt."""
     kept = [(1.0 - RATE) ** steps for steps in range(len(picks) + 1)]
     return kept[-1] * start + RATE * math.fsum(map(operator.mul, kept, targets(reversed(picks))))
 

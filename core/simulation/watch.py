@@ -91,12 +91,12 @@ class Watch:
             return
         for turn in turns:
             if turn.who == COORDINATOR:
-                if turn.__class__ is Run:
+                if isinstance(turn, Run):
                     self._run(turn.events, now)
                 else:
                     self._coordinator(turn.event, turn.effects, now)
                 self.due = math.inf  # whatever was due has been done, with this event or before
-            elif turn.__class__ is not Run:
+            elif not isinstance(turn, Run):
                 self._process(turn)
         self.due = math.inf if due is None else due
 
