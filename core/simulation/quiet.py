@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["reports", "steps"]
 
-OF_TRAINING: frozenset[type] = frozenset({m.Batch, m.Heartbeat})
+OF_TRAINING: frozenset[Any] = frozenset({m.Batch, m.Heartbeat})
 """What a rank says between two things that happen to it."""
 
 
