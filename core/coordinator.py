@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any, Self
 
 from . import attachment, gates, ladder, membership, seldom
@@ -25,7 +25,6 @@ from . import messages as m
 from .actions import Actions
 from .cadence import Balancer
 from .config import Config
-from .control_messages import stamper
 from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
@@ -50,13 +49,15 @@ from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
-from .retention import weights
+from .retention import weight, weights
 from .roles import Roles
 from .run import Run
 from .schema import Schema
 from .sessions import Sessions
 from .snapshots import of_coordinator, restore_coordinator
 from .tables import engine_for
+from .telling import teller
+from .values import maker
 
 __all__ = ["Coordinator"]
 
@@ -68,6 +69,8 @@ PASS_LIMIT = 16384
 """Rounds of one pass. Each but the last buries an incarnation, finishes or arms a cycle, or ends the run: more rounds
 than that are a bug of ours."""
 
+new_send = maker(Send)
+"""Most effects are these."""
 REPORT_NAMES: dict[type, str] = {report: report.__name__ for report in m.REPORTS}
 CYCLE_REPORTS = frozenset({"SyncAck", "SnapshotReady", "RoundFailed"})
 """Reports whose second half is decided by the cycle."""
@@ -403,32 +406,54 @@ class Coordinator:
         """The one way out for a message: the same to each of these ranks, in this order, stamped, numbered and kept
         (N-9, N-11, M-42), but for what is each rank's own: for each field in `own` a value per rank. A plan in it is
         reserved (N-10). What is said alike is made and weighed once."""
-        if not ranks:
+        if len(ranks) == 1 and not own:
+            self._tell_one(self.peers[ranks[0]], kind, fields)
             return
         own = own or {}
-        if own and any(len(column) != len(ranks) for column in own.values()):
+        if any([len(column) != len(ranks) for column in own.values()]):
             sizes = {name: len(column) for name, column in own.items()}
             raise InvariantError(f"{kind.__name__} to {len(ranks)} ranks: a value for each is needed, here are {sizes}")
+        peers = list(map(self.peers.__getitem__, ranks))
+        if not all([peer.attached for peer in peers]):  # who waits for a link is told as well, who has left or died not
+            reached = [peer.reachable for peer in peers]
+            peers = list(compress(peers, reached))
+            own = {name: list(compress(column, reached)) for name, column in own.items()}
+        if not peers:
+            return
         first = {name: column[0] for name, column in own.items()}
         like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields, **first)
-        stamped, peers, outbox = stamper(like.__class__, tuple(own)), self.peers, self.outbox
         rows = zip(*own.values(), strict=True) if own else repeat(())
-        plans = own.get("next_plan") or repeat(fields.get("plan"))
-        for rank, row, size, plan in zip(ranks, rows, weights(like, own), plans, strict=False):
-            peer = peers[rank]
-            attached = peer.attached
-            if not attached and peer.detached_at is None:  # `reachable`, without the price of a property
-                continue  # nor is who has left or died
-            number = peer.control_seq = peer.control_seq + 1
-            message = stamped(like, rank, peer.incarnation, number, peer.report_seq, row)
-            if plan is not None:
-                peer.tokens[number] = plan.plan_id
-                if plan.epoch > peer.entered_epoch:
-                    self.actions.entered(peer)
-            if peer.retained.append(number, message, size):  # N-9: a rank that confirms nothing for so long has ended
-                self.lose(rank, f"overflow: {len(peer.retained)} messages are not confirmed")
-            if attached:
-                outbox.append(Send(message))
+        overfull = teller(like.__class__, tuple(own))(like, peers, rows, weights(like, own), self.outbox)
+        plans = own.get("next_plan") or fields.get("plan")
+        if plans:
+            for peer, plan in zip(peers, repeat(plans) if isinstance(plans, m.Plan) else plans, strict=False):
+                self._reserve(peer, plan)
+        for peer in overfull:
+            self._overflow(peer)
+
+    def _tell_one(self, peer: Peer, kind: Any, fields: Mapping[str, Any]) -> None:
+        """What one rank is told needs no copies. Every end of a plan comes here (D-9)."""
+        if not peer.attached and not peer.detached:
+            return
+        number = peer.control_seq = peer.control_seq + 1
+        message = maker(kind)(self.config.run_id, self.generation, peer.rank, peer.incarnation, number,
+                              peer.report_seq, **fields)  # fmt: skip
+        self._reserve(peer, fields.get("plan"))
+        if peer.retained.append(number, message, weight(message)):
+            self._overflow(peer)
+        if peer.attached:
+            self.outbox.append(new_send(message))
+
+    def _reserve(self, peer: Peer, plan: m.Plan | None) -> None:
+        """N-10: the plan in the message that this rank was told last."""
+        if plan is not None:
+            peer.tokens[peer.control_seq] = plan.plan_id
+            if plan.epoch > peer.entered_epoch:
+                self.actions.entered(peer)
+
+    def _overflow(self, peer: Peer) -> None:
+        """N-9: a rank that confirms nothing for so long has ended."""
+        self.lose(peer.rank, f"overflow: {len(peer.retained)} messages are not confirmed")
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""
