@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, repeat
 from typing import Any, Self
 
 from . import attachment, gates, ladder, membership, seldom
@@ -29,7 +28,7 @@ from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
 from .dump import dump_when_due, state_dump
-from .effects import Alert, CloseLink, Ready, Send, SendFenced
+from .effects import Alert, CloseLink, Ready, SendFenced
 from .engine import Engine, Kind
 from .errors import InvariantError, LocalProtocolError
 from .events import (
@@ -49,15 +48,13 @@ from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
-from .retention import weight, weights
 from .roles import Roles
 from .run import Run
 from .schema import Schema
 from .sessions import Sessions
 from .snapshots import of_coordinator, restore_coordinator
 from .tables import engine_for
-from .telling import teller
-from .values import maker
+from .telling import tell_many, tell_one
 
 __all__ = ["Coordinator"]
 
@@ -69,8 +66,6 @@ PASS_LIMIT = 16384
 """Rounds of one pass. Each but the last buries an incarnation, finishes or arms a cycle, or ends the run: more rounds
 than that are a bug of ours."""
 
-new_send = maker(Send)
-"""Most effects are these."""
 REPORT_NAMES: dict[type, str] = {report: report.__name__ for report in m.REPORTS}
 CYCLE_REPORTS = frozenset({"SyncAck", "SnapshotReady", "RoundFailed"})
 """Reports whose second half is decided by the cycle."""
@@ -406,54 +401,10 @@ class Coordinator:
         """The one way out for a message: the same to each of these ranks, in this order, stamped, numbered and kept
         (N-9, N-11, M-42), but for what is each rank's own: for each field in `own` a value per rank. A plan in it is
         reserved (N-10). What is said alike is made and weighed once."""
-        if len(ranks) == 1 and not own:
-            self._tell_one(self.peers[ranks[0]], kind, fields)
-            return
-        own = own or {}
-        if any([len(column) != len(ranks) for column in own.values()]):
-            sizes = {name: len(column) for name, column in own.items()}
-            raise InvariantError(f"{kind.__name__} to {len(ranks)} ranks: a value for each is needed, here are {sizes}")
-        peers = list(map(self.peers.__getitem__, ranks))
-        if not all([peer.attached for peer in peers]):  # who waits for a link is told as well, who has left or died not
-            reached = [peer.reachable for peer in peers]
-            peers = list(compress(peers, reached))
-            own = {name: list(compress(column, reached)) for name, column in own.items()}
-        if not peers:
-            return
-        first = {name: column[0] for name, column in own.items()}
-        like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields, **first)
-        rows = zip(*own.values(), strict=True) if own else repeat(())
-        overfull = teller(like.__class__, tuple(own))(like, peers, rows, weights(like, own), self.outbox)
-        plans = own.get("next_plan") or fields.get("plan")
-        if plans:
-            for peer, plan in zip(peers, repeat(plans) if isinstance(plans, m.Plan) else plans, strict=False):
-                self._reserve(peer, plan)
-        for peer in overfull:
-            self._overflow(peer)
-
-    def _tell_one(self, peer: Peer, kind: Any, fields: Mapping[str, Any]) -> None:
-        """What one rank is told needs no copies. Every end of a plan comes here (D-9)."""
-        if not peer.attached and not peer.detached:
-            return
-        number = peer.control_seq = peer.control_seq + 1
-        message = maker(kind)(self.config.run_id, self.generation, peer.rank, peer.incarnation, number,
-                              peer.report_seq, **fields)  # fmt: skip
-        self._reserve(peer, fields.get("plan"))
-        if peer.retained.append(number, message, weight(message)):
-            self._overflow(peer)
-        if peer.attached:
-            self.outbox.append(new_send(message))
-
-    def _reserve(self, peer: Peer, plan: m.Plan | None) -> None:
-        """N-10: the plan in the message that this rank was told last."""
-        if plan is not None:
-            peer.tokens[peer.control_seq] = plan.plan_id
-            if plan.epoch > peer.entered_epoch:
-                self.actions.entered(peer)
-
-    def _overflow(self, peer: Peer) -> None:
-        """N-9: a rank that confirms nothing for so long has ended."""
-        self.lose(peer.rank, f"overflow: {len(peer.retained)} messages are not confirmed")
+        if own or len(ranks) != 1:
+            tell_many(self, ranks, kind, own or {}, fields)
+        else:
+            tell_one(self, self.peers[ranks[0]], kind, fields)
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""
