@@ -172,5 +172,5 @@ BULK_KIND = 0x70
 CONTROLS: tuple[type, ...] = tuple(m for k, m in KINDS.items() if 0x20 <= k < 0x40)
 REPORTS: tuple[type, ...] = tuple(m for k, m in KINDS.items() if 0x40 <= k < 0x70)
 REPORT_CLASSES: frozenset[Any] = frozenset(REPORTS)
-"""The same, to ask often whether something is one."""
+"""The same, to ask often whether something is one; of `Any`, or a checker would take what it finds for an object."""
 SESSION: tuple[type, ...] = (Hello, Welcome, Reject, Fenced)

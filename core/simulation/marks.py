@@ -91,8 +91,8 @@ BY_EMIT = {
     "EpochEnd": "an epoch closed", "Evaluated": "an evaluation came back", "AnchorChanged": "the anchor grew",
 }  # fmt: skip
 OF_JOURNAL = ("accounting", "journal")
-POLICIES = frozenset({"guard", "cadence"})
-"""Whose failures are told under their names."""
+CONSULTED = frozenset({"guard", "cadence"})
+"""Policies whose failures are told by an alert, under these names (C-13)."""
 BY_ALERT = {"checkpoint_failed": "a checkpoint callback failed", "refused": "a rank broke the protocol"}
 
 EVENTS = frozenset({ev.RoundReduced, ev.ConsensusSaved, ev.MetaWritten})
@@ -167,7 +167,7 @@ class Marks:
             self.reach("a rank came anew")
         elif kind is fx.Alert and (effect.kind, effect.path) == OF_JOURNAL:
             self.reach("a rank knew more than the journal")
-        elif kind is fx.Alert and effect.kind == "callback_failed" and effect.path.partition(".")[0] in POLICIES:
+        elif kind is fx.Alert and effect.kind == "callback_failed" and effect.path.partition(".")[0] in CONSULTED:
             self.raised = self.raised or f"{effect.path}: {effect.text}"
         elif kind is fx.Alert and effect.kind in BY_ALERT:
             if effect.kind != "refused" or effect.text.startswith("broke"):

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "OF_AVERAGER", "at_process", "control_arrives", "report_arrives", "tick", "tick_all"]
 
 
-
-
 def at_process(world: World, process: Process, action: Action) -> None:
     """What the action says, as often as it says and can be."""
     if action.kind in AGAIN:

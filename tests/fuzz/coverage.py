@@ -8,6 +8,7 @@ input costs, which, unlike a duration, is the same on every machine.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,14 +59,14 @@ def unwatched() -> Iterator[None]:
         sys.settrace(before)
 
 
-def _tracer(seen: Seen) -> Callable[[FrameType, str, Any], Any]:
-    ours: dict[CodeType, bool] = {}
+@functools.cache
+def _is_ours(file: str) -> bool:
+    return str(Path(file).resolve()).startswith(FLOORS)
 
+
+def _tracer(seen: Seen) -> Callable[[FrameType, str, Any], Any]:
     def enter(frame: FrameType, event: str, _: Any) -> Any:
-        code = frame.f_code
-        if code not in ours:
-            ours[code] = str(Path(code.co_filename).resolve()).startswith(FLOORS)
-        return _inside(seen, code) if ours[code] else None
+        return _inside(seen, frame.f_code) if _is_ours(frame.f_code.co_filename) else None
 
     return enter
 
