@@ -55,7 +55,8 @@ def may_observe(peer: Peer) -> bool:
 class Joins:
     """Open transfers by joiner. `transfers` counts all of them: a number is never used twice (R-1). `consensus_lost`
     says that the averager's process was started anew and lacks the consensus of the version: no round can be reduced
-    before a rank has given it back, or an observer could be promoted on nothing (M-44, R-8). `seeding` is the version
+    before a rank has given it back, or an observer could be promoted on nothing (M-44, R-8); `lost_at` is
+    since when, for people (O-4). `seeding` is the version
     that the journal had lost, so that everyone begins as an observer, and `seeds` are the lives that came back with it:
     they alone stand on it until somebody is promoted (M-45)."""
 
@@ -63,6 +64,7 @@ class Joins:
     transfers: int = 0
     open: dict[int, Transfer] = attrs.field(factory=dict)
     consensus_lost: bool = False
+    lost_at: float = 0.0
     seeds: tuple[tuple[int, int], ...] = ()
     seeding: int | None = None
 
@@ -103,6 +105,7 @@ class Joins:
         """M-44: the lanes of all transfers are gone, and so is what the averager held, if it held anything."""
         self.open.clear()
         self.consensus_lost = self.co.config.averager not in RANKS_WRITE and self.co.cycle.finished >= 0
+        self.lost_at = self.co.now
 
     def arrived(self, event: RoundProgress | RoundReduced | RoundAborted) -> None:
         """The data plane speaks of a transfer: the averager has its consensus back (M-44)."""
@@ -178,6 +181,8 @@ class Joins:
         transfer = Transfer(self.transfers, (donor.rank, donor.incarnation), (joiner, incarnation))
         self.open[joiner] = transfer
         receivers = () if joiner == m.NO_RANK else (transfer.joiner,)
+        if receivers:
+            co.peers[joiner].since.donor = co.now
         co.emit(OpenRound(self._key(transfer), 0, ((donor.rank, donor.incarnation, 0),), receivers))
         co.tell((donor.rank,), m.RequestState, transfer_id=transfer.number, joiner_rank=joiner,
                 joiner_incarnation=incarnation)  # fmt: skip
