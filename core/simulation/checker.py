@@ -174,7 +174,7 @@ def check(
     never = [f"{name}: {in_words(row)}" for name, table in TABLES.items() for row in untaken(table, taken)]
     found = None if seen.failure is None else counterexample(bounds, seen.failure)
     rows = sum(len(table.rows) for table in TABLES.values())
-    return CheckReport(bounds, seen, rows, tuple(never), reduce, forget, found, symmetry)
+    return CheckReport(bounds, seen, rows, tuple(never), reduce, cohort.parts.forget, found, symmetry)
 
 
 def _refuse_asymmetry(ranks: tuple[int, int], seen: Exploration) -> None:

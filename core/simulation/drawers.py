@@ -66,7 +66,7 @@ class Drawers:
     def __init__(self, setup: Setup, *, forget: bool = True) -> None:
         self.world = World(setup)
         self.world.watch.asleep = True
-        self.forget = forget
+        self.forget = forget and not self.world.in_place  # a collective decides by what was confirmed (M-6)
         self.no_returns, self.in_place = no_returns(self.world.config), self.world.in_place
         self.manual = self.world.config.start != "auto"
         self.clocks, self.runs, self.coordinators, self.averagers = Interned(), Interned(), Interned(), Interned()
