@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 
 __all__ = ["Space"]
 
-DEPTHS = 1 << 20
-"""Depths are below this, and faults below 4096, so that both fit into the 32 bits of a place."""
-OPEN = 0xFFFF
-"""Degree of a state that was found and not explored."""
+DEPTHS = 1 << 32
+"""More than any depth, and than any number of faults: a nearest way meets no state twice, and numbers of states have 32
+bits. So both fit into the 64 bits of a place."""
+OPEN = 0xFFFFFFFF
+"""Degree of a state that was found and not explored; no state has so many successors, since there are fewer states."""
 FINGERPRINT_SIZE, NUMBER_SIZE = 48, 32
 """What the two numbers of an entry in the dictionary of fingerprints occupy in CPython, in bytes."""
 
@@ -25,11 +26,10 @@ class Space:
 
     def __init__(self) -> None:
         self.number_of: dict[int, int] = {}
-        self.transitions = 0
         self._parents = array("I")
-        self._places = array("I")
+        self._places = array("Q")
         self._starts = array("Q")
-        self._degrees = array("H")
+        self._degrees = array("I")
         self._successors = array("I")
 
     def __len__(self) -> int:

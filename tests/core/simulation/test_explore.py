@@ -152,9 +152,11 @@ def test_seconds_are_those_of_the_clock_that_is_given() -> None:
     told: list[Progress] = []
     seconds = itertools.count()
     long = Graph([(state, state + 1, False) for state in range(1100)])
-    cut = explore(long, budget=Budget(seconds=1), clock=lambda: float(next(seconds)), progress=told.append)
-    assert cut.cut == "seconds" and cut.states == 1000 and cut.seconds == 2.0
-    assert [(word.states, word.depth, word.waiting) for word in told] == [(1000, 999, 1)]
+    cut = explore(long, budget=Budget(seconds=9), clock=lambda: float(next(seconds)), progress=told.append)
+    assert cut.cut == "seconds" and cut.states == 5 and cut.seconds == 11.0 and cut.transitions == 4
+    assert [(word.states, word.depth, word.waiting) for word in told] == [(n, n - 1, 1) for n in (1, 2, 3, 4, 5)]
+    still = explore(long, clock=lambda: 0.0, progress=told.append)
+    assert still.complete and [(word.states, word.depth) for word in told[5:]] == [(1001, 1000)]
     with pytest.raises(LocalProtocolError, match="clock"):
         explore(long, budget=Budget(seconds=1))
 
