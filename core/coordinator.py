@@ -30,7 +30,7 @@ from .dispatch.desk import Desk
 from .dump import dump_when_due, state_dump
 from .effects import Alert, CloseLink, Ready, SendFenced
 from .engine import Engine, Kind
-from .errors import LATEST, InvariantError, LocalProtocolError, wrong_time
+from .errors import InvariantError, LocalProtocolError
 from .events import (
     ConsensusSaved,
     CoordinatorEvent,
@@ -42,6 +42,7 @@ from .events import (
     Tick,
 )
 from .guard import Guard, chosen
+from .instants import LATEST, wrong_time
 from .joining import Joins
 from .ledger import Resume, take_over
 from .meta import MetaController

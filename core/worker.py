@@ -21,8 +21,9 @@ import attrs
 from . import messages as m
 from .effects import Ready, Stop
 from .engine import Kind
-from .errors import LATEST, LocalProtocolError, PacelineError, wrong_time
+from .errors import LocalProtocolError, PacelineError
 from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
+from .instants import LATEST, wrong_time
 from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
 from .tables import engine_for

@@ -54,6 +54,7 @@ class Counterexample:
     def test(self) -> str:
         """A test that fails until it is repaired, for pytest."""
         schedule = "\n".join(f"    {line}" for line in str(self.schedule).splitlines())
+        schedule = schedule.replace("\\", r"\\").replace('"""', r"\"\"\"")
         return (
             "from paceline.core.simulation import World\n"
             "from paceline.core.simulation.schedule import Schedule, judge, play\n\n"

@@ -16,12 +16,13 @@ from paceline.core.run import Run
 from paceline.core.simulation import World
 from paceline.core.simulation import checker as checker_module
 from paceline.core.simulation.action import Action
-from paceline.core.simulation.check_report import CheckReport
+from paceline.core.simulation.check_report import CheckReport, Counterexample
 from paceline.core.simulation.checker import Bounds, Cohort, State, check
 from paceline.core.simulation.explore import Budget, Model, explore
 from paceline.core.simulation.fingerprint import PLACES, fingerprint, spread
 from paceline.core.simulation.mirror import Asymmetry, Mirrored, Pair
 from paceline.core.simulation.schedule import Schedule, ScheduleError, judge, play
+from paceline.core.simulation.setup import Setup
 from paceline.core.simulation.space import Space
 from paceline.core.simulation.violation import Violation
 
@@ -229,6 +230,15 @@ def test_a_collective_is_explored_to_its_ends() -> None:
     assert short.ok and long.ok and short.exploration.states < long.exploration.states
     with pytest.raises(ConfigError, match="--failures 1 is not allowed: only a call of a collective"):
         attrs.evolve(CALM, failures=1)
+
+
+def test_the_test_of_a_counterexample_holds_its_schedule_to_the_letter() -> None:
+    """What a machine raised, or a path in a knob, may have quotes and backslashes in it."""
+    setup = Setup(knobs={"save_path": 'C:\\new """x"""'})
+    schedule = Schedule(setup=setup, actions=(), comment="it raised 'one\\ntwo'")
+    told: dict[str, Any] = {}
+    exec(Counterexample(schedule, (), (), "").test(), told)
+    assert Schedule.parse("\n".join(line.strip() for line in told["FOUND"].strip().splitlines())) == schedule
 
 
 def test_a_call_that_is_acknowledged_before_it_has_ended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,19 @@
+"""The seconds of a monotonic clock, as the machines take them: finite, and never before the last one."""
+
+from __future__ import annotations
+
+import math
+
+from .errors import LocalProtocolError
+
+__all__ = ["LATEST", "wrong_time"]
+
+LATEST = math.nextafter(math.inf, 0.0)
+"""No second comes after this one: an infinity is later, and what no float can hold, and a NaN is no earlier."""
+
+
+def wrong_time(before: float, now: object) -> LocalProtocolError:
+    """What a machine that is at second `before` says of a time that is before it, or no finite number at all."""
+    if isinstance(now, float | int) and now < before:
+        return LocalProtocolError(f"time went back from {before} to {now}; pass a monotonic clock")
+    return LocalProtocolError(f"{now!r} is no time; pass the seconds of a monotonic clock, a finite number")
