@@ -187,7 +187,7 @@ def _check_rank(option: str, word: str, rank: int, ranks: int) -> None:
 
 def _check_resume(config: Config) -> None:
     """What cannot be resumed is said before any process is started (K-12)."""
-    if config.initial_state != "rank":
+    if config.is_resumed:
         from .bundle import read_bundle
 
         read_bundle(Path(config.initial_state)).resume.settle(config)

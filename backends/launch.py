@@ -124,6 +124,7 @@ class LocalRun:
     _children: list[_Child] = attrs.field(init=False, factory=list)
     _finish: Mapping[str, Any] | None = attrs.field(init=False, default=None)
     _training: bool = attrs.field(init=False, default=False)
+    _dismissed: bool = attrs.field(init=False, default=False)
     _interrupts: int = attrs.field(init=False, default=0)
     _failure: Outcome | None = attrs.field(init=False, default=None)
     _aborted: bool = attrs.field(init=False, default=False)
@@ -239,6 +240,8 @@ class LocalRun:
             self._training = True
             for kill in self.kills:
                 self._helpers.start_soon(self._kill, kill)
+        elif event == "PhaseChanged" and record.get("phase") == "shutting_down":
+            self._dismissed = True
         elif event == "Died":
             self._dead.append(record["rank"])
         elif event == "Finish":
@@ -249,7 +252,8 @@ class LocalRun:
 
     def _ended(self, child: _Child) -> None:
         """A rank has ended; is that a reason to end the run?"""
-        if self._aborted or child.rank in self._killed or self._failure is not None or self._finish is not None:
+        over = self._dismissed or self._finish is not None
+        if self._aborted or child.rank in self._killed or self._failure is not None or over:
             return
         if not self._training:
             failed = self._failed(child)

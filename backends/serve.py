@@ -181,7 +181,7 @@ async def _serve(
     if run_dir is not None:
         config = attrs.evolve(config, save_path=config.save_path or str(run_dir))
     config = attrs.evolve(config, run_id=credentials.run_id)
-    bundle = None if config.initial_state == "rank" else read_bundle(Path(config.initial_state))
+    bundle = read_bundle(Path(config.initial_state)) if config.is_resumed else None
     if bundle is not None:
         config = attrs.evolve(config, initial_state=str(bundle.file))
     coordinator, journal, goes_on = begin(config, trio.current_time(), None if bundle is None else bundle.resume)

@@ -26,6 +26,7 @@ import torch
 
 from ..core import effects as fx
 from ..core import events as ev
+from ..core.config import OWN_STATES
 from ..core.dispatch.permutation import decode, partition
 from ..core.errors import CheckpointError, ConfigError, LocalProtocolError, PacelineError
 from ..core.messages import NO_RANK, IntentKind, Outcome, Plan
@@ -383,12 +384,12 @@ class Session:
         self._connection.link.offer(order, self._snapshot)
 
     def _make_initial(self, order: fx.TakeSnapshot) -> None:
-        """M-6, K-12: this rank gives the state of cycle 0: of a file, or the consensus it stands on already (M-45)."""
+        """M-6, K-12: what this rank gives, or brings, in cycle 0: of a file, or what it stands on already (M-45)."""
         path, named = self._config.get("initial_state", "rank"), self._config.get("initial_sha256")
         retained = self._connection.link.retained
         if order.put_back and retained is not None:
             self._flat.adopt(retained)
-        elif path != "rank":
+        elif path not in OWN_STATES:
             if named is not None:
                 check_file(Path(path), named)
             flat, _ = load_flat(path, schema_of(self.model))
@@ -398,7 +399,7 @@ class Session:
     def _restore(self, optimizer_file: str | Path) -> None:
         """K-12: momentum has no consensus; a rank of a run that is resumed may have its own back."""
         try:
-            if self._config.get("initial_state", "rank") == "rank":
+            if self._config.get("initial_state", "rank") in OWN_STATES:
                 raise ConfigError(f"optimizer_file = {optimizer_file} goes with a run that is resumed, and this one "
                                   "begins anew (K-12)")  # fmt: skip
             restore_optimizer(optimizer_file, self.optimizer, self.rank)
@@ -473,8 +474,7 @@ class Session:
         if stop.status == "ok" and self._config["alpha"] is not None and retained is not None:
             self._flat.adopt(retained)  # async ranks differ by their blend; what a run yields is the consensus
         self._tidy()
-        error = stop_error(stop)
-        if error is not None:
+        if (error := stop_error(stop)) is not None:
             raise error
 
     def _fail(self, error: BaseException) -> None:

@@ -111,7 +111,7 @@ class StarLink:
 
     def adopted_state(self, flat: memoryview | None) -> None:
         """Version 0, or the one a run resumes from, is in the model: what of it a consensus holds is retained like one
-        (R-10). None at the rank that gave it: its own copy."""
+        (R-10). None at the rank that gave it, or brought it: its own copy."""
         with self._lock:
             attempt = self._attempt
         if flat is None and attempt is not None and attempt.snapshot is not None:
@@ -179,6 +179,9 @@ class StarLink:
                 await self._ship_one(attempt)
 
     async def _ship_one(self, attempt: _Attempt) -> None:
+        if attempt.order.check:  # M-6: all that leaves is the digest of what this rank has brought
+            await self._stage(attempt, Staged(m.Outcome.OBSERVER, 0, None, None))
+            return
         order, snapshot, settings = attempt.order, attempt.snapshot, self._driver.worker.settings
         finite = snapshot is None or await trio.to_thread.run_sync(self._model.finite, snapshot)
         ships = snapshot is not None and finite and not order.header_only
@@ -228,7 +231,7 @@ class StarLink:
             if current is None or self._lacks_static:
                 continue
             if current.receiver.complete and current.staged is None:
-                await self._stage(current)
+                await self._stage(current, current.receiver.staged())
 
     def _place_static(self, block: m.BulkBlock) -> memoryview:
         """A transfer that begins anew is that of another donor: the first one is gone (M-24)."""
@@ -250,9 +253,9 @@ class StarLink:
         else:
             attempt.receiver.on_block(block)
 
-    async def _stage(self, attempt: _Attempt) -> None:
-        """Triple and digest, then SyncAck (R-16, C-18). The source of cycle 0 stages its own copy (M-6)."""
-        staged = attempt.receiver.staged()
+    async def _stage(self, attempt: _Attempt, staged: Staged) -> None:
+        """Triple and digest, then SyncAck (R-16, C-18). The source of cycle 0 stages its own copy, and so does each
+        rank where all have brought the same (M-6)."""
         event = await trio.to_thread.run_sync(self._judge, attempt, staged, attempt.snapshot)
         attempt.staged = staged  # before the machine hears of it, which may order the adoption at once
         self._driver.feed(event)  # of an attempt that is over by now: ignored (W-11)
@@ -261,7 +264,7 @@ class StarLink:
         flat = staged.flat
         if flat is None and attempt.order.state and own is not None:
             flat = own.memory
-        name = digest(flat) if flat is not None and self._with_digest else None
+        name = digest(flat) if flat is not None and (self._with_digest or attempt.order.check) else None
         triple = None
         if own is not None and staged.flat is not None and attempt.key.kind == m.RoundKind.PARAMS:
             triple = divergence(own.layout, own.memory, staged.flat)

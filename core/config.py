@@ -19,7 +19,7 @@ import attrs
 from .errors import ConfigError
 from .knob_types import check_types
 
-__all__ = ["GUARD_NAMES", "LATER", "POLICIES", "WISHABLE", "Config", "config_digest"]
+__all__ = ["GUARD_NAMES", "LATER", "OWN_STATES", "POLICIES", "WISHABLE", "Config", "config_digest"]
 
 POLICIES = ("sync", "cadence", "async")
 GUARD_NAMES = ("level", "growth", "none")
@@ -27,6 +27,9 @@ DEFAULT_SEED = 42
 
 WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop_last")
 """What a rank's script may state (V-6): it fills what the coordinator left open, and must agree with the rest."""
+
+OWN_STATES = ("rank", "check")
+"""Values of `initial_state` with which a run begins from what its ranks bring (M-6)."""
 
 LATER = {
     "outer": "outer optimizers", "outer_lr": "outer optimizers", "outer_momentum": "outer optimizers",
@@ -158,8 +161,8 @@ class Config:
             _need(not self.progressive or self.policy != "sync", "progressive", True, "sync gives whole shares (V-2)")
             _need(self.progressive or self.policy == "sync" or not self.is_collective, "progressive", False,
                   "a collective paces nobody: under cadence it needs the budget of a window (G-11)")  # fmt: skip
-        _need(self.initial_state not in ("", "check"), "initial_state", self.initial_state, "'rank' for the lowest "
-              "rank's model, or the consensus file of a run to resume; 'check' comes later (M-6)")  # fmt: skip
+        _need(self.initial_state != "", "initial_state", self.initial_state, "'rank' for the lowest rank's model, "
+              "'check' for one that is the same on all, or the consensus file of a run to resume (M-6)")  # fmt: skip
         _need(not (self.digest and self.is_collective), "digest", True, "a collective has no bytes of a consensus to "
               "hash before it is adopted (V-4)")  # fmt: skip
         _need(self.start in ("auto", "manual", "hybrid"), "start", self.start, "auto, manual or hybrid (M-4)")
@@ -280,6 +283,11 @@ class Config:
     def is_collective(self) -> bool:
         """Whether all ranks average in place, inside one call, instead of shipping copies (C-19)."""
         return self.averager == "collective"
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the state of cycle 0 comes from the file of a run before (M-6, K-12)."""
+        return self.initial_state not in OWN_STATES
 
     @functools.cached_property  # asked for with every chunk
     def is_progressive(self) -> bool:

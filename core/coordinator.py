@@ -55,7 +55,7 @@ from .roles import Roles
 from .run import Run
 from .schema import Schema
 from .sessions import Sessions
-from .snapshots import of_coordinator, restore_coordinator
+from .snapshots import of_coordinator, restore_coordinator, unkept
 from .tables import engine_for
 
 __all__ = ["Coordinator"]
@@ -73,9 +73,13 @@ CYCLE_REPORTS = frozenset({"SyncAck", "SnapshotReady", "RoundFailed"})
 """Reports whose second half is decided by the cycle."""
 QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "Metrics", "ResourceSample", "SnapshotReady", "SyncAck"})
 """Reports that open no gate unless their row says so (`urgent`, C-4)."""
+NO_PART_OF_A_SAVE = frozenset({
+    "Batch", "EpochFnElapsed", "EvalResult", "Intent", "LrUpdate", "Metrics", "SessionIdGenerated",
+})  # fmt: skip
+"""Reports that change nothing once the run has stalled (C-44). Those of `CYCLE_REPORTS` the cycle itself ignores."""
 ROUND_EVENTS = (RoundReduced, RoundAborted, RoundProgress)
 FILE_EVENTS = (ConsensusSaved, MetaWritten)
-ACCEPT, STOPPED = Kind.ACCEPT, RunPhase.STOPPED
+ACCEPT, STALLED, STOPPED = Kind.ACCEPT, CyclePhase.STALLED, RunPhase.STOPPED
 """Asked for with every event; see `phases.py`."""
 
 
@@ -221,8 +225,9 @@ class Coordinator:
         `records` every event since, `undone` the effects of the newest batch. See `recovery.py`."""
         from .recovery import restart
 
+        snapshot = tuple(snapshot)
         made = cls.restore(config, snapshot, engine=engine, guard=guard, policies=policies)
-        return restart(made, records, now, undone)
+        return restart(made, records, now, undone, unkept(snapshot))
 
     @property
     def alive_count(self) -> int:
@@ -266,6 +271,8 @@ class Coordinator:
             if name in CYCLE_REPORTS and message.generation != self.generation:
                 self.fence(message.rank, name)  # M-43: of a round that ended with the life of a coordinator
                 return
+            if self.cycle.phase is STALLED and name in NO_PART_OF_A_SAVE:
+                return  # C-44: that it came is all there is to it
         row = self.peer_engine.fire(peer, name, message)
         if name in CYCLE_REPORTS and row.kind is ACCEPT:
             row = self.cycle_engine.fire(self.cycle, name, message)

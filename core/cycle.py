@@ -10,7 +10,6 @@ attempt. No measured time can open either (G-2).
 
 from __future__ import annotations
 
-import math
 from itertools import groupby
 from typing import Any
 
@@ -28,8 +27,6 @@ __all__ = ["Cycle"]
 
 MAX_ATTEMPTS = 32
 """Attempts of one cycle before the run is given up (R-18)."""
-NORM_TOLERANCE = 1e-6
-"""Relative difference of two post-norms of one cycle that is worth an alert (C-6)."""
 
 
 @state
@@ -71,6 +68,11 @@ class Cycle(Again):
     def forming(self) -> bool:
         """This is cycle 0: everyone must acknowledge, nobody has stepped (M-6)."""
         return self.co.run.phase == RunPhase.FORMING
+
+    @property
+    def checking(self) -> bool:
+        """Cycle 0 sends nothing: each rank keeps the state it brings, if all bring the same (M-6)."""
+        return self.co.config.initial_state == "check" and self.forming and self.co.joins.seeding is None
 
     @property
     def key(self) -> m.RoundKey:
@@ -142,8 +144,8 @@ class Cycle(Again):
 
     def founded(self, event: m.SyncAck) -> bool:
         """The rank has said what it ships, and the averager that it has the consensus: a scatter comes after both
-        (N-3, R-2)."""
-        return self.reduced is not None and self.co.peers[event.rank].shipped is not None
+        (N-3, R-2). What a rank brings itself needs no averager (M-6)."""
+        return (self.reduced is not None or self.checking) and self.co.peers[event.rank].shipped is not None
 
     def in_place(self, event: object) -> bool:
         """All ranks average inside one call (C-19)."""
@@ -192,6 +194,14 @@ class Cycle(Again):
         """Whether the rank that failed can average at all (R-18)."""
         return event.retryable
 
+    def lacks_digest(self, event: m.SyncAck) -> bool:
+        """C-18: what it holds has a name, which it does not say."""
+        return event.digest is None and digests.owed(self)
+
+    def states_differ(self, event: object) -> bool:
+        """M-6: the ranks do not bring the same state."""
+        return self.checking and len(digests.by_digest(self)) > 1
+
     def digest_split(self, event: object) -> bool:
         """C-18: a rank was delivered other bytes than the majority, or there is no majority."""
         return digests.minority(self) != ()
@@ -223,7 +233,7 @@ class Cycle(Again):
         self._open()
         self.ask(self.participants)
         if co.config.is_collective:
-            in_place.requested(self)
+            in_place.requested(self, self.participants)
         if not co.config.is_progressive and not self.forming and not co.config.is_collective:
             for rank in self.members:
                 peer = co.peers[rank]
@@ -246,6 +256,8 @@ class Cycle(Again):
         self.doubtful = ()
         gated = self.participants if self.forming else (*self.members, *self.awaited)
         self.owing = len(gated)  # nobody's acknowledgement of an earlier attempt is left
+        if self.checking:
+            return  # there is no round
         if self.forming:
             source = self.source
             members = tuple((r, co.peers[r].incarnation, 0) for r in self.observers if r == source)
@@ -257,9 +269,9 @@ class Cycle(Again):
 
     @property
     def source(self) -> int | None:
-        """Cycle 0: the lowest rank gives the initial state (M-6); in a run that forms once more one that holds the
-        version (M-45)."""
-        joins, peers, here = self.co.joins, self.co.peers, self.observers
+        """Cycle 0: the lowest rank gives the initial state, or nobody where each keeps its own (M-6); in a run that
+        forms once more one that holds the version (M-45)."""
+        joins, peers, here = self.co.joins, self.co.peers, () if self.checking else self.observers
         if joins.seeding is not None:
             here = tuple(r for r, life in joins.seeds if self.takes_part(r) and peers[r].incarnation == life)
         return min(here, default=None)
@@ -322,20 +334,7 @@ class Cycle(Again):
         peer.climb.complete(Stage.COLLECTIVE if self.co.config.is_collective else Stage.ACK, None, self.co.now)
         self.last_ack_at = self.co.now
         if event.post_norm is not None:
-            self._compare_norms(event.post_norm)
-
-    def _compare_norms(self, norm: float) -> None:
-        """C-6: said once, when the first one differs. A norm that is no number is no norm of a consensus (R-6), and
-        none that comes after it makes up for that."""
-        before = self.post_norms
-        if not math.isfinite(norm):
-            self.post_norms = math.nan, math.nan
-        else:
-            low, high = before or (norm, norm)
-            self.post_norms = min(low, norm), max(high, norm)
-        if _differ(self.post_norms) and not (before and _differ(before)):
-            text = "post-norms from {} to {}".format(*self.post_norms)
-            self.co.emit(Alert("norm_mismatch", f"cycle {self.number}", text))
+            digests.compare_norms(self, event.post_norm)
 
     def admit_contribution(self, event: m.SnapshotReady) -> None:
         """C-7, then R-11: what the report lane says may count in the sum."""
@@ -343,8 +342,8 @@ class Cycle(Again):
         peer.shipped, peer.copy_ms = event.shipped_steps, event.copy_ms
         peer.upload_ms = (self.co.now - self.armed_at) * 1000
         self._evidence(peer, "SnapshotReady")
-        uploads = among(event.rank, self.members) or self.forming
-        then = Stage.UPLOAD if uploads else Stage.ACK if self.reduced is not None else None
+        uploads = among(event.rank, self.members) or (self.forming and not self.checking)
+        then = Stage.UPLOAD if uploads else Stage.ACK if self.reduced is not None or self.checking else None
         peer.climb.complete(Stage.SNAPSHOT, then, self.co.now)
         if uploads:
             self.co.emit(AdmitContribution(self.key, self.attempt, event.rank, event.shipped_steps))
@@ -387,9 +386,9 @@ class Cycle(Again):
         self.co.emit(Alert("refused", f"cycle {self.number}", f"attempt {self.attempt} of the collective: {cause}"))
         self.co.sessions.call_failed()
 
-    def go_on(self) -> None:
+    def go_on(self) -> list[int]:
         """C-38: the next attempt, with the survivors and with whoever has come meanwhile; NewSession is the request.
-        After a restart it is attempt 0 of this generation (M-43)."""
+        After a restart it is attempt 0 of this generation (M-43). Gives who has come."""
         self._prune()
         come = [r for r in self.co.alive if r not in self.participants and joining.may_observe(self.co.peers[r])]
         for rank in come:
@@ -398,6 +397,7 @@ class Cycle(Again):
         self.observers = tuple(sorted((*self.observers, *come)))
         self.participants = tuple(sorted((*self.participants, *come)))
         self._begin_attempt()
+        return come
 
     def _retry(self, cause: str) -> None:
         text = f"attempt {self.attempt + 1} of the data round: {cause}"
@@ -433,6 +433,10 @@ class Cycle(Again):
     def expel(self, event: m.RoundFailed) -> None:
         """R-18: a rank that cannot average must go, not park."""
         self.co.lose(event.rank, f"cannot average: {event.cause}")
+
+    def refuse_states(self, event: object) -> None:
+        """M-6: whose state the run is to begin from is for people to say; who has which is shown to them."""
+        digests.refuse(self)
 
     def settle_digests(self, event: object) -> None:
         """C-18: the minority goes; without a majority the cycle is repeated once, then the run ends."""
@@ -492,9 +496,3 @@ class Cycle(Again):
             finish_formation(self)
         else:
             finish_cycle(self)
-
-
-def _differ(norms: tuple[float, float]) -> bool:
-    """Whether the lowest and highest norm are too far apart to be of one consensus (C-6)."""
-    low, high = norms
-    return not high - low <= NORM_TOLERANCE * high

@@ -33,6 +33,11 @@ def _no(code: RejectCode, text: str, *, retry: bool = False) -> Reject:
     return Reject(code=int(code), text=text, retry=retry, after_s=1.0 if retry else 0.0)
 
 
+def closing() -> Reject:
+    """What everybody is told who comes to a run that ends, or is over (M-22, M-53)."""
+    return _no(RejectCode.CLOSING, "the run is ending; wait for the next one", retry=True)
+
+
 def refusal(co: Coordinator, hello: Hello) -> Reject | None:
     """Why this Hello is refused, or None. Changes nothing."""
     return _stage(co) or _identity(co, hello) or _data(co, hello) or _seat(co, hello)
@@ -56,7 +61,7 @@ def may_follow(co: Coordinator, hello: Hello, rank: int) -> bool:
 def _stage(co: Coordinator) -> Reject | None:
     """M-22: while forming, and from Training on if the run is elastic, until it ends."""
     if co.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING) or co.stopping or co.save_issued:
-        return _no(RejectCode.CLOSING, "the run is ending; wait for the next one", retry=True)
+        return closing()
     if co.run.phase == RunPhase.FORMING and not co.run.window_closed:
         return None
     if not co.config.elastic:

@@ -187,7 +187,9 @@ class TakeSnapshot:
     """Copy parameters and floating buffers now, deep (W-26), then say `SnapshotTaken`. `header_only` sends no tensor
     (an observer, or nothing stepped); `state` ships everything (cycle 0, source). `fresh` is false for the same copy
     under a new attempt (W-10). A source that is to `put_back` stands on a consensus already, in a run that forms once
-    more: it first makes that its parameters again, and loads no initial state (M-45, R-10)."""
+    more: it first makes that its parameters again, and loads no initial state (M-45, R-10). With `check` nothing is
+    sent: the copy of the whole state is what this rank stages itself, `ConsensusStaged` with its digest follows (M-6).
+    """
 
     cycle: int
     attempt: int
@@ -197,6 +199,7 @@ class TakeSnapshot:
     state: bool
     fresh: bool
     put_back: bool = False
+    check: bool = False
 
 
 @value
@@ -260,7 +263,8 @@ class RunCollective:
     `steps` is the own contribution, 0 of who only observes. Parameters and buffers are copied to scratch first; a call
     that fails puts them back before it says so, so that it can be repeated (R-15). `restore` says that an earlier call
     of this cycle succeeded here and not everywhere: what it changed, outer state included, is put back from its scratch
-    before this one begins (W-14). Scratch is kept until the next cycle's call."""
+    before this one begins (W-14). Scratch is kept until the next cycle's call. With `check`, whoever carries this out
+    says the digest of the whole state of this rank with `CollectiveDone`: nobody was sent any (M-6)."""
 
     cycle: int
     attempt: int
@@ -268,6 +272,7 @@ class RunCollective:
     steps: int
     observer: bool
     restore: bool
+    check: bool = False
 
 
 @value
@@ -378,7 +383,8 @@ class Dial:
 
 @value
 class Stop:
-    """The worker is over: leave the loop. `status` is ok, saved, leave, failed, rejected or coordinator_lost."""
+    """The worker is over: leave the loop. `status` is ok, saved, unformed, leave, failed, rejected or
+    coordinator_lost."""
 
     status: str
     text: str

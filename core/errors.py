@@ -76,7 +76,8 @@ class RefusedError(PacelineError):
 
 
 class StallError(PacelineError):
-    """The run ended by ShutdownWithSave: no progress past a ceiling, or nobody left to go on with (C-16, M-21)."""
+    """The run gave up: it did not form (M-6), or it ended by ShutdownWithSave, without progress past a ceiling or with
+    nobody left to go on with (C-16, M-21)."""
 
     exit_code = 6
 

@@ -238,7 +238,8 @@ class CollectiveDone:
     and nothing has changed. `refusal` says that the own values were not, so that the own steps are not in it.
     `divergence`, `pre_norm` and `post_norm` are the triple of R-16. `state_complete`: who observed holds the parts of
     the state too that no average carries (M-25). `session_id` is that of the order, or None where no rank ever loses
-    the coordinator: attempts count from 0 again after a restart (M-43)."""
+    the coordinator: attempts count from 0 again after a restart (M-43). `digest` names the whole state of this rank,
+    where the order asked to check it (M-6)."""
 
     cycle: int
     attempt: int
@@ -249,6 +250,7 @@ class CollectiveDone:
     post_norm: float | None = None
     state_complete: bool = True
     session_id: int | None = None
+    digest: bytes | None = None
 
 
 @value

@@ -91,7 +91,8 @@ def _forming(co: Coordinator) -> Reason:
     if run.window_closed:
         missing = tuple(rank for rank in co.alive if not co.peers[rank].acked)
         until = run.closed_at + config.scaled(config.formation_s)
-        return _reason("E19", None, "forming: the initial state is on its way", "M-6", run.closed_at, until, missing)
+        what = "the digests of what all brought are awaited" if co.cycle.checking else "the initial state is on its way"
+        return _reason("E19", None, f"forming: {what}", "M-6", run.closed_at, until, missing)
     wanted = config.target_ranks or config.min_ranks if run.expected is None else max(1, run.expected)
     what = f"forming: {co.alive_count} ranks here, {wanted} wanted"
     numbers = {"here": co.alive_count, "wanted": wanted, "min_ranks": config.min_ranks}
@@ -150,8 +151,8 @@ def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
         return [_busy(co, duty)]
     if peer.phase != PeerPhase.VOTER:
         return [_outside(co, peer)]
-    if co.joins.consensus_lost:
-        what = "waits for the averager, which asks a rank for the consensus it has lost"
+    if co.joins.consensus_lost and (peer.satisfied or not co.book.holdings(rank).in_flight_batches):
+        what = "waits for the averager, which asks a rank for the consensus that it lacks"
         return [_reason("E11", rank, what, "M-44", since, None, tuple(co.voters))]
     if cycle.phase == CyclePhase.PENDING:
         waits = _in_cycle(co, peer)

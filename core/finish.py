@@ -57,8 +57,10 @@ def finish_cycle(cycle: Cycle) -> None:
 
 def finish_formation(cycle: Cycle) -> None:
     """Cycle 0: C-15.6 to 13 only; everyone that acknowledged becomes a voter (M-6)."""
-    co = cycle.co
+    co, checked = cycle.co, cycle.checking
     _promote(cycle)
+    if checked:
+        co.joins.unsent()
     co.tell(co.voters, m.Update, cycle=0, attempt=cycle.attempt, version=cycle.version,
             global_step=cycle.global_step, outcome=m.Outcome.OBSERVER, merged_steps=0)  # fmt: skip
     co.tell(co.voters, m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)

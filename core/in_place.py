@@ -16,10 +16,15 @@ So a step is covered at most once, and never while it may be in no consensus.
 Inside the call nobody can be told from those who wait for him. But who has not even handled the request is outside: its
 training thread hangs before the call, and all others are kept by it (section 3: the control number that every report
 carries says what is handled). That tells a joiner, or a rank that cannot form, from those who wait for it (M-6, M-26).
+
+The request is SyncNow for who was there at the arm, and stays it for every attempt: who has handled that has begun. The
+NewSession of a later attempt is served before what waits (W-20), so it may not be confirmed while the rank is inside.
+Who has come for a later attempt was asked by its NewSession alone, and nothing waits before it (C-38, M-31).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from . import messages as m
@@ -32,9 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["accepted", "outside", "requested", "set_aside"]
 
 
-def requested(cycle: Cycle) -> None:
-    """The request of a new cycle is out: by its number a rank says that it has begun with it."""
-    for rank in cycle.participants:
+def requested(cycle: Cycle, ranks: Iterable[int]) -> None:
+    """What was sent last to these ranks asks them into the cycle: by its number a rank says that it has begun."""
+    for rank in ranks:
         peer = cycle.co.peers[rank]
         peer.request_seq = peer.control_seq
 

@@ -54,8 +54,9 @@ def may_observe(peer: Peer) -> bool:
 @state
 class Joins:
     """Open transfers by joiner. `transfers` counts all of them: a number is never used twice (R-1). `consensus_lost`
-    says that the averager's process was started anew and lacks the consensus of the version: no round can be reduced
-    before a rank has given it back, or an observer could be promoted on nothing (M-44, R-8). `seeding` is the version
+    says that the averager lacks the consensus of the version, because its process was started anew (M-44), or because
+    the ranks began from what they had brought (M-6): no round can be reduced before a rank has given it, or an observer
+    could be promoted on nothing (R-8). `seeding` is the version
     that the journal had lost, so that everyone begins as an observer, and `seeds` are the lives that came back with it:
     they alone stand on it until somebody is promoted (M-45)."""
 
@@ -103,6 +104,11 @@ class Joins:
         """M-44: the lanes of all transfers are gone, and so is what the averager held, if it held anything."""
         self.open.clear()
         self.consensus_lost = self.co.config.averager not in RANKS_WRITE and self.co.cycle.finished >= 0
+
+    def unsent(self) -> None:
+        """M-6: the ranks have begun from what they brought, and the averager has seen none of it. It lacks the version
+        as after a restart, and asks for it while the first window is trained."""
+        self.consensus_lost = self.co.config.averager not in RANKS_WRITE
 
     def arrived(self, event: RoundProgress | RoundReduced | RoundAborted) -> None:
         """The data plane speaks of a transfer: the averager has its consensus back (M-44)."""

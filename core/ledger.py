@@ -160,8 +160,12 @@ def refused_hello(co: Coordinator, hello: Hello) -> tuple[RejectCode, str] | Non
 
 
 def initial_file(co: Coordinator) -> dict[str, str | None]:
-    """For the welcome: where the source of cycle 0 finds the weights, and the SHA-256 it must find (M-6)."""
+    """For the welcome: where the source of cycle 0 finds the weights, and the SHA-256 it must find; or that there is no
+    source and each rank keeps its own (M-6). A run that forms once more has a source whatever the config says: one that
+    holds the version which the journal has lost (M-45)."""
     path = co.config.initial_state
+    if path == "check" and co.joins.seeding is not None:
+        path = "rank"
     known = {} if co.resume is None else co.resume.files
     return {"initial_state": path, "initial_sha256": known.get(path.replace("\\", "/").rpartition("/")[2])}
 

@@ -35,6 +35,7 @@ __all__ = [
     "knock",
     "link_ended",
     "send_failed",
+    "turn_away",
     "withdraw",
 ]  # fmt: skip
 
@@ -57,8 +58,7 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
         return
     reject = refusal(co, event.hello)
     if reject is not None:
-        co.emit(Refuse(event.link, reject))
-        co.emit(Emit("Refused", {"who": event.hello.host, "why": reject.text}))
+        turn_away(co, event, reject)
         return
     hello = event.hello
     co.config = co.config.resolved(hello.wishes)
@@ -80,6 +80,12 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     co.emit(Emit("Joined", {"rank": rank, "incarnation": peer.incarnation, "host": hello.host}))
 
 
+def turn_away(co: Coordinator, event: HelloReceived, reject: m.Reject) -> None:
+    """The answer to a Hello that is not let in; it is told, and changes nothing (M-5)."""
+    co.emit(Refuse(event.link, reject))
+    co.emit(Emit("Refused", {"who": event.hello.host, "why": reject.text}))
+
+
 def _resumed(co: Coordinator, event: HelloReceived) -> bool:
     """M-42: whether this Hello was about a life that goes on, or was turned away while it claimed one."""
     claim, rank = event.hello.resume, event.hello.wanted_rank
@@ -91,8 +97,7 @@ def _resumed(co: Coordinator, event: HelloReceived) -> bool:
     if peer is None:
         return False  # a life that is in no books
     if reject is not None:
-        co.emit(Refuse(event.link, reject))
-        co.emit(Emit("Refused", {"who": event.hello.host, "why": reject.text}))
+        turn_away(co, event, reject)
         return True
     return co.peer_engine.fire(peer, "Claim", event).kind is Kind.ACCEPT
 
@@ -195,7 +200,7 @@ def check_recoverable(co: Coordinator) -> None:
     sentence, co.condemned = co.condemned, None
     if co.run.phase == RunPhase.FORMING:
         if sentence is not None:
-            co.run.fail(sentence.text)
+            co.run.fail(sentence.text, reason=sentence.reason)
         return
     if co.run.phase not in (RunPhase.TRAINING, RunPhase.FINAL_EVAL) or co.save_issued or co.run.shutdown_issued:
         return

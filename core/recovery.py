@@ -15,7 +15,8 @@ the next one only after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -23,7 +24,7 @@ import attrs
 from . import messages as m
 from .effects import Alert, Emit, Finish, Invoke
 from .phases import RunPhase
-from .timeline import AGAIN
+from .timeline import AGAIN, REPLAYED
 
 if TYPE_CHECKING:
     from .attachment import Attachment
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["first_number", "move_forward", "overtaken", "restart"]
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 NUMBERS_PER_LIFE = 1 << 32
 """Decisions and plans of one life of the coordinator are fewer than that."""
 
@@ -45,8 +47,9 @@ def first_number(generation: int) -> int:
 
 
 def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]], now: float,
-            undone: Iterable[Any] = ()) -> Machine:  # fmt: skip
+            undone: Iterable[Any] = (), unkept: Mapping[str, str] = NOTHING) -> Machine:  # fmt: skip
     """M-40: go through the records, then begin the next generation at second `now`, which may be of another clock.
+    `unkept` are the policies that begin without their history, and why (C-13).
 
     `machine` stands where its snapshot was made. What it wants done first waits in `take_ready`; a driver keeps a
     snapshot before it performs that, or a second crash would begin the same generation again (I8).
@@ -66,6 +69,9 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     machine.outbox += [made for effect in (*waiting, *undone) if (made := _again(effect)) is not None]
     facts = {"generation": machine.generation, "version": machine.cycle.version, "ranks": list(machine.alive)}
     machine.emit(Emit("Restarted", facts))
+    for method, raised in unkept.items():
+        text = f"{raised} when the snapshot was made; the run goes on without its history"
+        machine.emit(Alert("callback_failed", method, text))
     for rank in machine.alive:
         peer = machine.peers[rank]
         peer.link, peer.former_seq = None, peer.control_seq
@@ -86,7 +92,7 @@ def _again(effect: Any) -> Any:
     if isinstance(effect, Emit):
         return attrs.evolve(effect, facts={**effect.facts, AGAIN: True})
     if isinstance(effect, Invoke):
-        return Invoke(effect.callback, (*effect.arguments, {"again": True}))
+        return Invoke(effect.callback, (*effect.arguments, {REPLAYED: True}))
     return effect if isinstance(effect, Alert) else None
 
 

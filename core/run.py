@@ -35,7 +35,7 @@ RANKS_WRITE = ("shared", "collective")
 @state
 class Run:
     """State of the run. Deadlines are monotonic seconds; None is unarmed. `expected` are the ranks that a window waits
-    for which was opened a second time (M-45)."""
+    for which was opened a second time (M-45), `unformed` is what those are told who came to a run that did not form."""
 
     co: Coordinator
     phase: RunPhase = RunPhase.FORMING
@@ -52,6 +52,7 @@ class Run:
     exit_deadline: float | None = None
     status: str = "ok"
     text: str = "every epoch is trained and merged"
+    unformed: m.SaveReason = m.SaveReason.GRACEFUL
     decisions: int = 0
     finished: bool = False
 
@@ -118,10 +119,10 @@ class Run:
         forming = self.phase == RunPhase.FORMING and not self.window_closed and self.co.config.start != "auto"
         return forming and self.co.alive_count >= self.co.config.min_ranks
 
-    def fail(self, why: str, status: str = "failed") -> None:
+    def fail(self, why: str, status: str = "failed", reason: m.SaveReason = m.SaveReason.GRACEFUL) -> None:
         """Formation is over without a run (C-25). The round of cycle 0 ends first: nothing is shut down while it is
-        pending (I10)."""
-        self.status, self.text = status, f"the run did not form: {why}"
+        pending (I10). Who is there is told the `reason`."""
+        self.status, self.text, self.unformed = status, f"the run did not form: {why}", reason
         self.co.cycle_engine.fire(self.co.cycle, "Abandoned", None)
         self.co.fire_run("FormationFailed")
 
@@ -140,8 +141,9 @@ class Run:
         return self.co.alive_count > 0
 
     def dismiss(self, event: object) -> None:
-        """A run that did not form tells who is there."""
-        self._shutdown()
+        """A run that did not form tells who is there, and who looks on before the ranks are seen to end."""
+        self.co.emit(Emit("PhaseChanged", {"phase": "shutting_down", "why": self.text}))
+        self._shutdown(self.unformed)
 
     # --- while training ------------------------------------------------------------------------------------------
 
@@ -151,8 +153,8 @@ class Run:
             self.co.desk.advance()
 
     def request_stop(self, text: str) -> None:
-        """M-54: one decision for all ranks; a second request is nothing."""
-        if self.stop_number is None:
+        """M-54: one decision for all ranks; a second request is nothing, nor is one to a run that ends (C-44)."""
+        if self.stop_number is None and self.phase not in (RunPhase.SHUTTING_DOWN, RunPhase.STOPPED):
             self.stop_number, self.stop_text = self.co.cycle.number, text
             self.co.stopping = True
             self.co.emit(Emit("PhaseChanged", {"phase": "stopping", "why": text}))
@@ -194,11 +196,11 @@ class Run:
                 co.actions.order_model(self.decisions, stem, co.cycle.version, max(0, co.cycle.finished))
         self._shutdown()
 
-    def _shutdown(self) -> None:
+    def _shutdown(self, reason: m.SaveReason = m.SaveReason.GRACEFUL) -> None:
         co = self.co
         self.shutdown_issued = True
         self.exit_deadline = co.now + co.config.scaled(co.config.exit_grace_s)
-        co.tell(co.alive, m.Shutdown, reason=m.SaveReason.GRACEFUL)
+        co.tell(co.alive, m.Shutdown, reason=reason)
 
     # --- saving --------------------------------------------------------------------------------------------------
 

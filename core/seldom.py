@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import ladder, membership
+from .door import closing
 from .effects import Alert, Emit
 from .events import (
     CallbackFailed,
@@ -56,9 +57,12 @@ def take(co: Coordinator, event: Any) -> None:
 
 
 def after_the_end(co: Coordinator, event: Any) -> None:
-    """M-53: whatever comes changes nothing. The door answers still (closing), and what became of the last files and
-    hooks is told."""
-    if isinstance(event, (HelloReceived, CallbackFailed, *FILE_EVENTS)):
+    """M-53: whatever comes changes nothing. The door answers still, with `closing`, also to a rank that had lost its
+    link and wants to go on with its life: there is nothing to go on with. What became of the last files and hooks is
+    told."""
+    if isinstance(event, HelloReceived):
+        membership.turn_away(co, event, closing())
+    elif isinstance(event, (CallbackFailed, *FILE_EVENTS)):
         take(co, event)
 
 

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from . import in_place
 from . import messages as m
 from .effects import Emit
 from .phases import CyclePhase, PeerPhase, RunPhase
@@ -272,13 +273,13 @@ class Sessions:
             return
         generator = None if self.renewal is None else self.renewal.generator[0]
         self.members, self.broken, self.renewal = alive, False, None
-        if again:
-            cycle.go_on()
+        come = cycle.go_on() if again else []
         source = self._source()
         ranks = [rank for rank, _ in alive]
         co.tell(ranks, m.NewSession, {"new_rank": range(len(alive))}, session_id=self.number, uid=uid,
                 new_world_size=len(alive), members=alive, state_from=source,
                 cycle=cycle.number if again else None, attempt=cycle.attempt if again else 0)  # fmt: skip
+        in_place.requested(cycle, come)
         co.emit(Emit("SessionNew", {
             "session": self.number, "ranks": ranks, "generator": generator,
             "state_from": None if source == m.NO_RANK else source,
@@ -286,11 +287,12 @@ class Sessions:
         }))  # fmt: skip
 
     def _source(self) -> int:
-        """Who gives the state: in formation the lowest rank (M-6), later the lowest voter, if someone joins (M-27);
-        without a voter who alone stands on the version (M-45). Rather one that has its link: it is there at once."""
+        """Who gives the state: in formation the lowest rank, or nobody where all keep their own (M-6), later the lowest
+        voter, if someone joins (M-27); without a voter who alone stands on the version (M-45). Rather one that has its
+        link: it is there at once."""
         co = self.co
         forming = co.run.phase == RunPhase.FORMING
-        if not forming and all(co.peers[rank].phase == PeerPhase.VOTER for rank in co.alive):
+        if co.cycle.checking or (not forming and all(co.peers[rank].phase == PeerPhase.VOTER for rank in co.alive)):
             return m.NO_RANK
         given = [] if co.joins.giver is None else [co.joins.giver]
         able = given or co.alive if forming else co.voters or given

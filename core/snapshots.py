@@ -5,9 +5,12 @@
 
 A snapshot is complete: whatever a machine has decided, counted or promised is in it, also what it was not yet asked for
 with `take_ready`. Outside stay what the caller gives again (config or settings, the engine) and policies of the
-caller's own; of those only their history is kept, by their own `saved`; one whose `saved` raises begins anew (C-13).
-Two snapshots are equal if and only if the
+caller's own; of those only their history is kept, by their own `saved`. Two snapshots are equal if and only if the
 machines are.
+
+To make one is to read: nothing is told and nothing changes, or a machine that is looked at would not do what its twin
+does. So what a policy raises when it is asked for its history is no alert. It stands in the snapshot in the place of
+that history (`unkept`), and a run that goes on from there tells it, because only that run begins without it (C-13).
 
 It consists of nested tuples of None, truth values, numbers and text. `thawed` knows how to read it after a way through
 JSON too, which makes lists of the tuples.
@@ -15,7 +18,7 @@ JSON too, which makes lists of the tuples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,25 +28,26 @@ from .cadence import Balancer
 from .config import WISHABLE
 from .errors import CheckpointError
 from .plain import DAMAGE, decoder, encoder
-from .policies import consulted
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .worker import Worker
 
-__all__ = ["FORMAT", "freeze", "of_coordinator", "of_worker", "restore_coordinator", "restore_worker", "thawed"]
+__all__ = [
+    "FORMAT", "freeze", "of_coordinator", "of_worker", "restore_coordinator", "restore_worker", "thawed", "unkept",
+]  # fmt: skip
 
-FORMAT = 1
+FORMAT = 2
 """Version of a snapshot. It is raised when the same fields begin to mean something else; other fields are noticed
 without it, because every field stands in a snapshot by its name."""
 
+COORDINATOR_PARTS = 5
+"""Run, wishes, history of the guard, state, what policies raised in place of a history."""
 ARRAY, OBJECT = "[", "{"
 GIVEN_TO_COORDINATOR = frozenset({
     "config", "cycle_engine", "guard", "handling", "peer_engine", "policies", "run_engine",
 })  # fmt: skip
 GIVEN_TO_WORKER = frozenset({"engine", "settings"})
-NOT_IN_SNAPSHOT = "whoever goes on from this snapshot begins without its history"
-"""What follows for a policy that cannot say what it has seen."""
 
 
 def _opened(frozen: Any) -> Any:
@@ -68,12 +72,31 @@ thawed = decoder(_opened)
 def of_coordinator(co: Coordinator) -> tuple[Any, ...]:
     """See `Coordinator.snapshot`."""
     wishes = tuple((knob, getattr(co.config, knob)) for knob in WISHABLE)
-    # Policies are asked first: what one of them raises is told among the effects, which are in the snapshot too.
-    guard = freeze(consulted(co, "guard.saved", lambda: co.guard.saved(), None, NOT_IN_SNAPSHOT))
-    balancer = freeze(_balancer(co))
+    raised: dict[str, str] = {}
+    guard = freeze(_history("guard.saved", co.guard.saved, raised))
+    balancer = freeze(_balancer(co, raised))
     names = [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR]
     state = tuple((name, balancer if name == "balancer" else freeze(getattr(co, name))) for name in names)
-    return ("coordinator", FORMAT, co.config.run_id.hex(), wishes, guard, state)
+    return ("coordinator", FORMAT, co.config.run_id.hex(), wishes, guard, state, tuple(raised.items()))
+
+
+def unkept(snapshot: Iterable[Any]) -> dict[str, str]:
+    """The policies whose history is not in the snapshot of a coordinator, by the method that could not say it, and what
+    that raised. Raises `CheckpointError`."""
+    with _only_checkpoint_errors():
+        *_, raised = _parts(snapshot, "coordinator", COORDINATOR_PARTS)
+        return {str(method): str(text) for method, text in raised}
+
+
+def _history(method: str, ask: Callable[[], Any], raised: dict[str, str]) -> Any:
+    """What a policy says of itself; it may be the embedder's, and raise, or say what is no plain data."""
+    try:
+        said = ask()
+        freeze(said)
+    except Exception as error:
+        raised[method] = f"{type(error).__name__}: {error}"
+        return None
+    return said
 
 
 def restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
@@ -83,7 +106,7 @@ def restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
 
 
 def _restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
-    run_id, wishes, guard, state = _parts(snapshot, "coordinator", 4)
+    run_id, wishes, guard, state, _ = _parts(snapshot, "coordinator", COORDINATOR_PARTS)
     _same("run_id", run_id, co.config.run_id.hex())
     for knob, value in wishes:
         if getattr(co.config, knob) is not None:
@@ -97,13 +120,12 @@ def _restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
         _rebuild_balancer(co, co.balancer)
 
 
-def _balancer(co: Coordinator) -> Any:
+def _balancer(co: Coordinator, raised: dict[str, str]) -> Any:
     """The balancer itself if it is the one that ships; of another one what it saves of itself, as of a guard."""
     balancer = co.balancer
     if type(balancer) is Balancer:
         return balancer
-    saved = consulted(co, "cadence.saved", lambda: balancer.saved(), None, NOT_IN_SNAPSHOT)
-    return {"ranks": list(balancer.ranks), "saved": saved}
+    return {"ranks": list(balancer.ranks), "saved": _history("cadence.saved", balancer.saved, raised)}
 
 
 def _rebuild_balancer(co: Coordinator, kept: Mapping[str, Any]) -> None:

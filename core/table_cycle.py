@@ -8,6 +8,14 @@ was shipped too, so it has to agree with the book. A round that failed, or a mem
 asking again: a communicator is done for when one of its members is, so the next attempt begins with the next session
 (`renew`, C-38, sessions.py).
 
+Cycle 0 brings all ranks to one state (M-6). One of them gives its own, as the only member of a round, and the others
+observe. With `initial_state = "check"` there is no round and nothing is sent: all say the digest of what they have
+brought, and if those are not all the same the run stops and shows who has which.
+
+An ack says the digest of what the rank holds wherever there is one to compare with: that of the averager, or of what
+the others have brought (C-18, M-6). One without it proves nothing, so it cannot count; and since who obeys the config
+of its welcome says it (V-6), the session of who does not ends (N-7), rather than that all others wait for it.
+
 A link that broke in the middle of an upload or a scatter has torn the attempt: the two ends of a lane that is gone
 cannot agree on what of it arrived, and nobody needs them to, since every rank retains its copy (M-42, W-10). After a
 restart the cycle that was pending goes on as attempt 0 of the new generation, once the averager can take it (M-43).
@@ -32,6 +40,8 @@ _CYCLE_ROWS = (
     Row(_PE, "Judge", SAME, ("awaits_session", "in_place"), kind=Kind.IGNORE, rule="M-43 M-31",
         note="NewSession opens it again"),
     Row(_PE, "Judge", SAME, ("can_open", "!in_place"), ("open_again",), rule="M-43 M-44"),
+    Row(_PE, "Judge", _SL, ("gate_complete", "states_differ"), ("refuse_states",), rule="M-6",
+        note="there is no round that could be aborted"),
     Row(_PE, "Judge", SAME, ("gate_complete", "digest_split"), ("settle_digests",), rule="C-18"),
     Row(_PE, "Judge", _ID, ("gate_complete",), ("finish",), rule="C-33 C-12"),
     Row(_PE, "Judge", SAME, kind=Kind.IGNORE, rule="C-12"),
@@ -42,6 +52,8 @@ _CYCLE_ROWS = (
         note="books differ"),
     Row(_PE, "SyncAck", SAME, ("!in_place", "!founded"), kind=Kind.VIOLATION, rule="N-3 R-2",
         note="before there is a consensus"),
+    Row(_PE, "SyncAck", SAME, ("lacks_digest",), kind=Kind.VIOLATION, rule="C-18 M-6",
+        note="without the digest of what it holds"),
     Row(_PE, "SyncAck", SAME, ("lacks_state",), kind=Kind.IGNORE, rule="M-25", note="the static part is on its way"),
     Row(_PE, "SyncAck", SAME, (), ("record_ack",), rule="C-32 C-6"),
     Row(_ID, "SyncAck", SAME, kind=Kind.FENCED, rule="C-43"),

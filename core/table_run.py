@@ -4,6 +4,12 @@ A run forms once, trains, shuts down once and is over. `Judge` is the last step 
 is done, so it never sees a cycle half finished. Saving and shutting down are decisions taken once per run: whatever
 asks for one a second time is ignored in writing (M-50, I9). From ShuttingDown nothing leads back; who does not go in
 time is cut off, because a run must end even if a rank never will (I38).
+
+The table of the protocol leads from Forming straight to Stopped when a formation fails. Here that is so only if nobody
+is there. Whoever is there is told by `Shutdown`, and waited for as at every other end (M-53), in ShuttingDown: until
+all have gone, or `exit_grace_s`. `Finish` ends the coordinator's process and its links. A rank that had not read its
+`Shutdown` by then would take that for a coordinator that died: it would look for it for `reconnect_window_s`, and save
+as its last state a model that was never trained (W-21). Meanwhile who knocks is told `closing`, as the row says.
 """
 
 from __future__ import annotations
@@ -18,7 +24,8 @@ _SD, _ST = RunPhase.SHUTTING_DOWN, RunPhase.STOPPED
 
 _RUN_ROWS = (
     Row(_FO, "Formed", _TR, (), ("start_training",), rule="C-25 M-6"),
-    Row(_FO, "FormationFailed", _SD, ("anyone_alive",), ("dismiss",), rule="C-25 M-4 M-6"),
+    Row(_FO, "FormationFailed", _SD, ("anyone_alive",), ("dismiss",), rule="C-25 M-4 M-6 M-53",
+        note="exits are awaited before Finish"),
     Row(_FO, "FormationFailed", _ST, (), ("finish_run",), rule="C-25 M-4"),
     Row(_FO, "Saving", SAME, kind=Kind.IGNORE, rule="M-21", note="before training formation decides"),
     Row(_FO, "Judge", SAME, kind=Kind.IGNORE, rule="M-4"),

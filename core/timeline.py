@@ -17,10 +17,13 @@ import attrs
 
 from .values import value
 
-__all__ = ["AGAIN", "TIMELINE", "TimelineEvent", "undeclared"]
+__all__ = ["AGAIN", "REPLAYED", "TIMELINE", "TimelineEvent", "undeclared"]
 
+REPLAYED = "replayed"
+"""The mark with which a coordinator that was started anew calls a hook that may have been called before (M-44)."""
 AGAIN = "again"
-"""The mark of what a coordinator that was started anew may be saying a second time (M-44)."""
+"""The same mark on an event. Events have another name for it, because `replayed` is a fact of some of them already: the
+batches that were trained twice (I42)."""
 
 
 @value(kw_only=False)
@@ -124,8 +127,8 @@ _EVENTS = (
     _event("Resumed", "Training goes on from the record of another run (D-23, K-12).", version="it begins with",
            global_step="it begins with", covered="batches that count as trained", first_epoch="that is open"),
     _event("PhaseChanged", "The run is in another phase (C-25), or has been asked to stop (M-54).",
-           phase="forming, training, stopping, final_eval or stopped", ranks_opt="who is there",
-           rank_opt="who evaluates", status_opt="how the run ended", why_opt="in words"),
+           phase="forming, training, stopping, final_eval, shutting_down (it did not form) or stopped",
+           ranks_opt="who is there", rank_opt="who evaluates", status_opt="how the run ended", why_opt="in words"),
     _event("Custom", "Anything else, for people: samples of resources and parts of an epoch (O-5), transfers of state "
            "(M-24)."),
 )  # fmt: skip

@@ -27,7 +27,7 @@ from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
 from .tables import engine_for
 from .values import state
-from .worker_link import WorkerLink
+from .worker_link import WorkerLink, checks_state
 
 __all__ = ["Worker", "WorkerSettings"]
 
@@ -45,7 +45,8 @@ DEAF = (STOPPED, IN_COLLECTIVE)
 @attrs.frozen(kw_only=True)
 class WorkerSettings:
     """What a worker takes from `Welcome` (V-6): who it is, and the durations and flags it needs, seconds throughout;
-    and the names of the callbacks that its script brought."""
+    and the names of the callbacks that its script brought. `checks`: the run begins from what each rank brings, which
+    must be the same (M-6)."""
 
     run_id: bytes
     generation: int
@@ -64,6 +65,7 @@ class WorkerSettings:
     on_lost: str = "save"
     save_path: str | None = None
     callbacks: tuple[str, ...] = ()
+    checks: bool = False
 
     @classmethod
     def from_welcome(cls, welcome: m.Welcome, run_id: bytes, callbacks: tuple[str, ...] = ()) -> WorkerSettings:
@@ -76,7 +78,7 @@ class WorkerSettings:
             leave_grace_s=c["leave_grace_s"], drain_s=c["save_limit_s"] + c["exit_grace_s"],
             session_wait_s=c["session_wait_s"], min_ranks=c["min_ranks"],
             collective=c["averager"] == "collective", on_lost=c["on_lost"], save_path=c["save_path"],
-            callbacks=callbacks,
+            callbacks=callbacks, checks=checks_state(welcome),
         )  # fmt: skip
 
 
@@ -98,7 +100,7 @@ class Worker(WorkerLink):
         """A worker that has just been welcomed; `engine` "transitions" runs the reference machine (slow, same rows)."""
         worker = cls(settings=settings, engine=engine_for("worker", engine))
         worker.last_heard = worker.last_beat = worker.last_now = now
-        worker.born = settings.generation
+        worker.born, worker.checks = settings.generation, settings.checks
         return worker
 
     # --- the four calls of every machine -----------------------------------------------------------------------
@@ -276,5 +278,6 @@ def stop_error(stop: Stop) -> PacelineError | None:
 
     kinds: dict[str, type[PacelineError]] = {
         "coordinator_lost": TransportError, "rejected": RefusedError, "failed": PacelineError, "saved": StallError,
+        "unformed": StallError,
     }  # fmt: skip
     return kinds[stop.status](stop.text) if stop.status in kinds else None

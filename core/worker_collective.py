@@ -232,7 +232,8 @@ class WorkerCollective(WorkerOrders):
                     put_back=call.observer and gives,
                 ))  # fmt: skip
         self.outbox.append(RunCollective(
-            call.cycle, call.attempt, session.session_id, call.steps, call.observer, restore
+            call.cycle, call.attempt, session.session_id, call.steps, call.observer, restore,
+            check=call.cycle == 0 and self.checks,
         ))  # fmt: skip
 
     def _put_back(self, call: Call) -> None:
@@ -302,7 +303,7 @@ class WorkerCollective(WorkerOrders):
         self.report(
             m.SyncAck, cycle=call.cycle, attempt=call.attempt, step_count=self.local_step, shipped_steps=call.merged,
             total_steps=done.total_steps, outcome=call.outcome, refusal=done.refusal, divergence=done.divergence,
-            pre_norm=done.pre_norm, post_norm=done.post_norm, state_complete=done.state_complete,
+            pre_norm=done.pre_norm, post_norm=done.post_norm, digest=done.digest, state_complete=done.state_complete,
         )  # fmt: skip
 
     def serve_call(self, event: object) -> None:

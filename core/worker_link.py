@@ -31,7 +31,7 @@ from .values import maker, state
 from .worker_collective import NO_SESSION, WorkerCollective
 from .worker_notices import NO_CYCLE
 
-__all__ = ["WorkerLink", "pause_s"]
+__all__ = ["WorkerLink", "checks_state", "pause_s"]
 
 FIRST_PAUSE_S = 0.5
 LAST_PAUSE_S = 10.0
@@ -50,6 +50,11 @@ def pause_s(run_id: bytes, rank: int, attempt: int) -> float:
     base = min(FIRST_PAUSE_S * 2.0 ** min(attempt, 16), LAST_PAUSE_S)
     seed = hashlib.sha256(b"%b %d %d" % (run_id, rank, attempt)).digest()
     return base * (1.0 + JITTER * int.from_bytes(seed[:8], "big") / 2.0**64)
+
+
+def checks_state(welcome: m.Welcome) -> bool:
+    """Whether in the formation that this life is welcomed to each rank keeps the state it brings (M-6)."""
+    return welcome.config.get("initial_state") == "check"
 
 
 @state
@@ -165,7 +170,7 @@ class WorkerLink(WorkerCollective):
     def settle_in(self, event: m.Welcome) -> None:
         """A new life: its own seat and incarnation, lanes from 1 (M-7)."""
         self._linked_to(event)
-        self.born, self.claims = event.generation, True
+        self.born, self.claims, self.checks = event.generation, True, checks_state(event)
         self.report_seq = self.control_seen = self.control_handled = 0
         self.reports.clear()
         self.outbox.append(Publish("rejoined", {"rank": event.rank, "incarnation": event.incarnation}))

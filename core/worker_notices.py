@@ -28,7 +28,8 @@ NO_CYCLE = -1
 @state
 class WorkerNotices:
     """Variables of W-1. `hand` is the plan in hand with its extensions, `mailbox` the one waiting (W-15); `failure` is
-    what ended the training while an order to save was still to be obeyed (W-24)."""
+    what ended the training while an order to save was still to be obeyed (W-24). `checks`: this life was welcomed to a
+    formation in which each rank keeps the state it brings, if they are all the same (M-6)."""
 
     settings: WorkerSettings
     phase: WorkerPhase = WorkerPhase.JOINING
@@ -40,6 +41,7 @@ class WorkerNotices:
     snapshot_generation: int = 0
     observing: bool = False
     copied: bool = False
+    checks: bool = False
     staged: ConsensusStaged | None = None
     acked: bool = False
     global_step: int = 0
@@ -221,9 +223,15 @@ class WorkerNotices:
         self.report(m.Exiting, reason="leave" if self.drain_until is not None and self.saving is None else "done")
 
     def stop_clean(self, event: object) -> None:
-        """Nothing is left to do."""
+        """Nothing is left to do. A reason to shut down other than the end of the work is one why there is no run: that
+        is no good end of a training, and nobody may take it for one (C-25, M-6)."""
         self._let_go()
-        self.outbox.append(Stop("ok", "the run is over"))
+        reason = event.reason if isinstance(event, m.Shutdown) else m.SaveReason.GRACEFUL
+        if reason == m.SaveReason.GRACEFUL:
+            self.outbox.append(Stop("ok", "the run is over"))
+        else:
+            told = f"the run did not form ({reason.name.lower()}), so nothing was trained; the coordinator says why"
+            self.outbox.append(Stop("unformed", told))
 
     def stop_saved(self, event: object) -> None:
         """The run ended by ShutdownWithSave."""

@@ -159,11 +159,13 @@ class WorkerOrders(WorkerActions):
     def _ship(self, event: m.RequestParams, *, fresh: bool) -> None:
         self.snapshot_attempt, self.snapshot_generation = event.attempt, event.generation
         self.staged, self.acked, self.copied = None, False, False
+        check = event.cycle == 0 and self.checks
         source = event.cycle == 0 and not event.observer
         self.outbox.append(TakeSnapshot(
             cycle=event.cycle, attempt=event.attempt, generation=event.generation, shipped=self.shipped,
-            header_only=not source and self.shipped == 0, state=source, fresh=fresh,
-            put_back=source and (self.version > 0 or self.local_step > 0),  # nobody steps before a first consensus
+            header_only=not source and self.shipped == 0, state=source or check, fresh=fresh, check=check,
+            # Nobody steps before a first consensus.
+            put_back=(source or check) and (self.version > 0 or self.local_step > 0),
         ))  # fmt: skip
 
     def repeat_evidence(self, event: m.RequestParams) -> None:

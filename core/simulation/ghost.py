@@ -57,6 +57,7 @@ class Ghost:
     `ambiguous` run a consensus holds steps of which nobody could say whose they were, so they are trained again (M-19).
     `admitted`: the coordinator has just said so. In a run that `forgot` the end of its journal was lost: `former` are
     the averages of cycles that were in it, `uncounted` the steps of which nothing else is known (`lost_tail.py`).
+    `brought`: with what each life says that it came to a run which begins from what all bring (M-6).
     """
 
     base: dict[int, float] = attrs.field(factory=dict)
@@ -89,6 +90,7 @@ class Ghost:
     ambiguous: bool = False
     forgot: bool = False
     former: dict[int, tuple[tuple[int, float], ...]] = attrs.field(factory=dict)
+    brought: dict[tuple[int, int], float] = attrs.field(factory=dict)
     uncounted: int = 0
     seen: tuple[Any, ...] | None = None
     last: tuple[Any, ...] | None = None
@@ -342,7 +344,7 @@ class Ghost:
         elif name == "SyncEnd":
             self.arms_open -= 1
             if facts["cycle"] == 0:
-                self.realized[0], self.means[self.version] = self.version, self.pending[3]
+                self.realized[0], self.means[self.version] = self.version, self._initial(co)
                 require(co.cycle.known <= 0 or self.forgot, "I8", f"cycle {co.cycle.known} is known from nowhere")
                 self.armed = max(self.armed, co.cycle.known)
         elif name == "EpochEnd":
@@ -393,6 +395,14 @@ class Ghost:
             self._i9_i10_shutdown(co, life)
         if plan is not None:
             self._plan(co, effect.rank, plan)
+
+    def _initial(self, co: Coordinator) -> float:
+        """M-6: what all begin from is what one of them gave, or, where no round was, what each has brought."""
+        if self.pending[0] == 0:
+            return self.pending[3]
+        brought = {self.brought[rank, co.peers[rank].incarnation] for rank in co.voters}
+        require(len(brought) == 1, "M-6", f"the run begins from {sorted(brought)}")
+        return brought.pop()
 
     # --- named checks ----------------------------------------------------------------------------------------------
 

@@ -125,6 +125,8 @@ def _order(world: World, process: Process) -> None:
     world.settle(process)
     if event is not None:
         world.tell(process, event)
+    if isinstance(order, fx.TakeSnapshot) and order.check:
+        world.tell(process, process.stage_own(order))
 
 
 def _steps(world: World, process: Process, most: int) -> None:

@@ -24,7 +24,7 @@ from .frames import Frames
 from .frozen import frozen, thaw
 from .violation import require
 
-__all__ = ["RATE", "End", "Process", "digest", "target"]
+__all__ = ["RATE", "End", "Process", "digest", "target", "value_of"]
 
 RATE = 0.125
 """Share of the way to the target that one step goes."""
@@ -54,6 +54,12 @@ def target(epoch: int, batch: int) -> float:
 def digest(value: float) -> bytes:
     """16 bytes that name a consensus (C-18): here the number itself, twice."""
     return struct.pack("<dd", value, value)
+
+
+def value_of(name: bytes) -> float:
+    """What a digest of here names."""
+    value: float = struct.unpack("<dd", name)[0]
+    return value
 
 
 @functools.cache
@@ -275,6 +281,8 @@ class Process:
         self.asked = (order.cycle, order.attempt)
         self.held = None
         self.lacks_static = self.lacks_static and order.cycle > 0  # cycle 0 brings all of it (M-6, R-20)
+        if order.check:
+            return
         finite = not (self.poisoned and order.shipped)
         value = self.copy if order.state or (finite and not order.header_only) else None
         claimed = order.shipped + (1 if self.forges and order.shipped else 0)
@@ -286,6 +294,15 @@ class Process:
         """On the bulk lane. Without a control link there is none, whether the rank knows that or not (N-26)."""
         if self.linked:
             self.bulk_up.append(part)
+
+    def stage_own(self, order: fx.TakeSnapshot) -> ev.ConsensusStaged:
+        """M-6: nobody is sent a state, each rank stages what it has brought."""
+        own = self.copy or 0.0
+        self.staged = (order.cycle, own)
+        return ev.ConsensusStaged(
+            cycle=order.cycle, attempt=order.attempt, outcome=m.Outcome.OBSERVER, total_steps=0, pre_norm=abs(own),
+            post_norm=abs(own), digest=digest(own),
+        )  # fmt: skip
 
     def stage(self, result: tuple[Any, ...]) -> ev.ConsensusStaged | None:
         """A result of the averager came. It is staged if it answers the copy shipped last and this rank has the static

@@ -19,7 +19,7 @@ from .. import events as ev
 from .. import messages as m
 from ..round import mass
 from .links import life
-from .process import Process
+from .process import Process, digest
 from .violation import require
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _emerge(world: World, process: Process) -> None:
     world.tell(process, ev.CollectiveDone(
         cycle=call.cycle, attempt=call.attempt, total_steps=steps, refusal=refusal, divergence=distance,
         pre_norm=abs(before), post_norm=abs(process.theta), state_complete=not process.lacks_static,
-        session_id=call.session_id,
+        session_id=call.session_id, digest=digest(process.theta) if call.check else None,
     ))  # fmt: skip
 
 

@@ -46,7 +46,7 @@ from .ghost import Ghost
 from .invariants import applied_in_order, booked, books, ending, explained, report_seq_of, steps_meet
 from .links import let_in, life, turned_away
 from .moves import OF_AVERAGER, at_process, tick, tick_all
-from .process import Process
+from .process import Process, value_of
 from .recall import Recalled
 from .setup import Setup, greeting
 from .step import Run, Step, Turn
@@ -61,6 +61,8 @@ TO_AVERAGER = frozenset({
     fx.OpenRound, fx.AdmitContribution, fx.RemoveFromRound, fx.AbortRound, fx.CloseRound, fx.SaveConsensus,
     fx.WriteMeta,
 })  # fmt: skip
+ALIKE = 1.0
+"""What each process brings that comes to a run whose ranks must bring the same (M-6); else no two bring the same."""
 RESTART = ev.OperatorRequest(ev.Operator.START)
 """Stands for what began it, among the turns of a step that brings a coordinator back."""
 LATE = frozenset({"step", "resume", "recover", "heal"})
@@ -282,6 +284,8 @@ class World:
     def _acknowledged(self, ack: m.SyncAck) -> None:
         if ack.generation == self.co.generation:  # M-43
             self.ghost.acks.add((ack.cycle, ack.attempt, ack.rank, ack.incarnation))
+            if ack.digest is not None and self.co.cycle.checking:
+                self.ghost.brought[ack.rank, ack.incarnation] = value_of(ack.digest)
         if ack.cycle <= self.co.cycle.finished:
             self.reached("late acknowledgement after finalize")
 
@@ -341,7 +345,8 @@ class World:
         settings = WorkerSettings.from_welcome(effect.welcome, self.config.run_id, self.setup.callbacks)
         number = len(self.processes)
         worker = Worker.create(settings, self.now, self.setup.engine)
-        process = Process(number, effect.rank, effect.incarnation, worker, float(number + 1))
+        brought = ALIKE if settings.checks and effect.welcome.status == m.WelcomeStatus.FORMING else float(number + 1)
+        process = Process(number, effect.rank, effect.incarnation, worker, brought)
         process.link, process.generation = effect.link, settings.generation
         process.lacks_static = self.setup.stateful and effect.welcome.status == m.WelcomeStatus.JOINING
         self.begin_life(process)

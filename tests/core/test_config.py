@@ -30,7 +30,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"averager": ""}, "V-1"),
     ({"policy": "async", "progressive": False}, "V-2"),
     ({"policy": "sync", "progressive": True}, "V-2"),
-    ({"initial_state": "check"}, "M-6"),
     ({"initial_state": ""}, "M-6"),
     ({"start": "now"}, "M-4"),
     ({"on_lost": "cry"}, "W-21"),

@@ -404,6 +404,9 @@ def _bad_cycles() -> None:
     old.ready(0), old.ready(1)
     old.reduce()
     old.ack(0), old.ack(0)
+    estranged = Hand(2, initial_state="check")
+    for rank, digest in ((0, b"b" * 16), (1, b"c" * 16)):
+        estranged.ready(rank), estranged.ack(rank, outcome=m.Outcome.OBSERVER, digest=digest)
 
 
 def _sessions() -> None:

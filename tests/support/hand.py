@@ -128,7 +128,8 @@ class Hand:
         return self.say(rank, m.SnapshotReady, **known)
 
     def reduce(self, refused: Iterable[int] = (), accepted: Iterable[int] | None = None, *,
-               why: m.Refusal = m.Refusal.NONFINITE, digest: bytes = DIGEST, **fields: Any) -> list[Any]:  # fmt: skip
+               why: m.Refusal = m.Refusal.NONFINITE, digest: bytes | None = DIGEST,
+               **fields: Any) -> list[Any]:  # fmt: skip
         """RoundReduced: all members that are left, but for the refused."""
         cycle, sick = self.co.cycle, tuple((rank, why) for rank in refused)
         members = cycle.members or tuple(r for r in cycle.observers if r == cycle.source)

@@ -24,6 +24,8 @@ from .transports import CREDENTIALS
 PATIENCE_S = 60.0
 BATCH = 4
 SAMPLES = 48
+SEEDED = threading.Lock()
+"""The ranks of a test are threads, and the generator that makes their models belongs to all of them."""
 
 
 def dataset(samples: int = SAMPLES) -> TensorDataset:
@@ -88,8 +90,9 @@ class SmallRun:
 
     def session(self, rank: int | None = None, data: Any = None, size: int = 5, **options: Any) -> paceline.Session:
         """One rank with a tiny model of its own. `environment` may be a map of changes to the usual one."""
-        torch.manual_seed(0 if rank is None else rank)
-        model = nn.Sequential(nn.Linear(3, size), nn.ReLU(), nn.Linear(size, 2))
+        with SEEDED:
+            torch.manual_seed(0 if rank is None else rank)
+            model = nn.Sequential(nn.Linear(3, size), nn.ReLU(), nn.Linear(size, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         environment = self.environment(rank, **options.pop("environment", {}))
         known = dict(batch_size=BATCH, epochs=2, environment=environment)

@@ -1,8 +1,9 @@
 """A user's script whose ranks misbehave as they are told: `paceline run --ranks 2 unruly_script.py [MISDEED=RANK] ...`.
 
-A misdeed is `import`, `raise`, `kill`, `hang` or `late`: fail before there is a session, raise, die of SIGKILL or hang
-in the tenth step, raise after the training. `epochs=N` makes the run longer, `loaders=N` gives each rank that many
-processes of its own, as a data loader does, which would wait for ever and ignore an interrupt.
+A misdeed is `import`, `stray`, `raise`, `kill`, `hang` or `late`: fail before there is a session, begin from a model of
+its own, raise, die of SIGKILL or hang in the tenth step, raise after the training. `epochs=N` makes the run longer,
+`loaders=N` gives each rank that many processes of its own, as a data loader does, which would wait for ever and ignore
+an interrupt.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     inputs = torch.randn(320, 8)
+    torch.manual_seed(1 if os.environ["PACELINE_RANK"] == who.get("stray") else 0)
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     dataset = TensorDataset(inputs, (inputs.sum(1) > 0).long())

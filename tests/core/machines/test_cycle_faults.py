@@ -13,6 +13,7 @@ from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
 from support import duties
 from support.hand import Hand, alerts, messages, named, pending
+from support.words import hello
 
 # --- again (C-39, R-18) and digests (C-18) ---------------------------------------------------------------------------
 
@@ -87,6 +88,55 @@ def test_a_minority_with_other_bytes_goes_and_the_cycle_finishes() -> None:
 
     assert alerts(effects, "digest_mismatch") and hand.co.peers[1].phase == PeerPhase.DEAD
     assert hand.co.cycle.version == 1 and hand.co.cycle.global_step == 9
+
+
+@pytest.mark.parametrize("who", ["member", "observer"])
+def test_an_ack_without_its_digest_proves_nothing_and_ends_nobody_else(who: str) -> None:
+    """C-18, N-7, V-6: who was delivered a consensus and does not say its digest is not counted as one that agrees; its
+    session ends, and the others finish without it. Nobody is compared with what is not there."""
+    hand = pending(3, max_ranks=4)
+    rank = 1
+    if who == "observer":
+        hand.average()
+        hand.feed(ev.HelloReceived(9, hello(60)))
+        for each in (0, 1, 2):
+            hand.step(each, 3), hand.complete(each)
+        rank = 3
+        assert hand.co.cycle.observers == (3,)
+    version = hand.co.cycle.version
+    for each in hand.co.cycle.participants:
+        hand.ready(each)
+    hand.reduce()
+    effects = hand.ack(rank, digest=None)
+    assert hand.co.peers[rank].phase == PeerPhase.DEAD and hand.co.violations == 1
+    assert "without the digest" in alerts(effects, "refused")[0].text
+    others = [each for each in hand.co.cycle.members if each != rank]
+    for each in others:
+        effects = hand.ack(each)
+    assert hand.co.cycle.version == version + 1 and hand.co.voters == others
+    assert not alerts(hand.effects, "digest_mismatch")
+
+
+def test_nobody_has_to_name_what_was_not_delivered() -> None:
+    """C-18, R-8, C-17: of a cycle that is not realized there is no consensus, and an ack without a digest is whole."""
+    hand = pending(2)
+    hand.ready(0), hand.ready(1)
+    hand.reduce(refused=(0, 1), accepted=())
+    for rank in (0, 1):
+        hand.ack(rank, digest=None, outcome=m.Outcome.REFUSED, refusal=m.Refusal.NONFINITE)
+    assert not hand.co.cycle.pending and hand.co.cycle.version == 0 and hand.co.voters == [0, 1]
+    assert hand.co.violations == 0
+
+
+@pytest.mark.parametrize("digest", [True, False])
+def test_where_there_are_no_digests_an_ack_needs_none(digest: bool) -> None:
+    """C-18: the knob `digest`, or an averager that says none of its own, as an embedder's may."""
+    hand = pending(2, digest=digest)
+    hand.ready(0), hand.ready(1)
+    hand.reduce(**{"digest": None} if digest else {})
+    for rank in (0, 1):
+        hand.ack(rank, digest=None)
+    assert hand.co.cycle.version == 1 and hand.co.violations == 0
 
 
 def test_an_averager_alone_with_its_digest_does_not_hold_the_cycle() -> None:

@@ -15,6 +15,7 @@ from paceline.core import retention
 from paceline.core.coordinator import Coordinator
 from paceline.core.explain import explain
 from paceline.core.phases import PeerPhase, RunPhase, WorkerPhase
+from paceline.core.timeline import AGAIN, TIMELINE
 from paceline.core.worker_link import pause_s
 
 from support.hand import Hand, alerts, messages, named, pending
@@ -303,8 +304,16 @@ def test_what_may_have_been_told_is_told_again_with_a_mark() -> None:
               fx.Alert("drift", "x", "y"))  # fmt: skip
     effects = restarted(hand, undone=undone)
     assert effects[:3] == [fx.Emit("Cycle", {"cycle": 1, "again": True}),
-                           fx.Invoke("epoch_closed", (0, {"again": True})), undone[3]]  # fmt: skip
+                           fx.Invoke("epoch_closed", (0, {"replayed": True})), undone[3]]  # fmt: skip
     assert not [e for e in effects if isinstance(e, (fx.Send, fx.CloseLink, fx.OpenRound))]
+
+
+def test_the_mark_of_an_event_hides_none_of_its_facts() -> None:
+    """M-44, I42: how many batches were trained twice is a fact called `replayed`, so events say `again`."""
+    hand = Hand(2).form()
+    covered = fx.Emit("Covered", {"cycle": 1, "replayed": 3, "slices": []})
+    assert restarted(hand, undone=(covered,))[0] == fx.Emit("Covered", {**covered.facts, "again": True})
+    assert not [name for name, event in TIMELINE.items() if AGAIN in event.fields or f"{AGAIN}?" in event.fields]
 
 
 def test_a_run_that_was_over_is_over_again() -> None:

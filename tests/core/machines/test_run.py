@@ -13,6 +13,7 @@ from paceline.core.phases import CyclePhase, RunPhase
 
 from support.cohort import Cohort, Fault
 from support.hand import Hand, alerts, messages, named, pending
+from support.words import hello
 
 STOP = ev.OperatorRequest(ev.Operator.STOP)
 START = ev.OperatorRequest(ev.Operator.START)
@@ -110,6 +111,29 @@ def test_a_rank_that_does_not_form_in_time_is_dropped() -> None:
             assert hand.co.run.phase == RunPhase.TRAINING and hand.co.voters == [0, 1]
         else:
             assert hand.co.cycle.phase == CyclePhase.STALLED and messages(hand.effects, m.Shutdown)
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_run_that_does_not_form_waits_for_the_exits_of_who_is_there(goes: bool) -> None:
+    """C-25, M-53, W-21: Finish ends the links, and who has not read its Shutdown by then looks for a coordinator that
+    it takes for dead. So each is told and waited for, at most `exit_grace_s`; who knocks meanwhile is told closing."""
+    hand = Hand(2, target_ranks=3, min_ranks=3, max_join_timeout_s=301.0, exit_grace_s=20.0)
+    hand.tick(302)
+    assert hand.co.run.phase == RunPhase.SHUTTING_DOWN and not hand.co.finished
+    assert {stop.rank for stop in messages(hand.effects, m.Shutdown)} == {0, 1}
+    (refuse,) = [e for e in hand.feed(ev.HelloReceived(9, hello(60))) if isinstance(e, fx.Refuse)]
+    assert refuse.reject.code == m.RejectCode.CLOSING
+    hand.say(0, m.Exiting, reason="done")
+    assert not hand.co.finished
+    effects = hand.say(1, m.Exiting, reason="done") if goes else hand.tick(21, silent=())
+    assert hand.co.finished and effects[-1] == fx.Finish("failed", hand.co.run.text)
+
+
+def test_a_run_to_which_nobody_comes_is_over_at_once() -> None:
+    """C-25: there is nobody to wait for."""
+    hand = Hand(0, target_ranks=1)
+    effects = hand.tick(601)
+    assert hand.co.finished and isinstance(effects[-1], fx.Finish) and not messages(effects, m.Shutdown)
 
 
 def test_formation_ends_when_too_few_are_left() -> None:
@@ -244,31 +268,6 @@ def test_nothing_answers_after_the_end_but_the_door() -> None:
     assert hand.co.take_ready().effects == ()
     hand.knock(1)
     assert [e.reject.code for e in hand.effects if isinstance(e, fx.Refuse)] == [m.RejectCode.CLOSING]
-
-
-def report(kind: type[m.Report], **fields: Any) -> ev.Received:
-    """The next report of rank 0, which has sent a heartbeat every second until then."""
-    return ev.Received(kind(run_id=bytes(16), generation=1, rank=0, incarnation=1, report_seq=33, **fields))
-
-
-LATE: list[Any] = [
-    ev.LinkLost(0, 1, "reset"), ev.SendFailed((0, 1, 1)), ev.ProcessExited(0, 1, 1), ev.LinkUp(0, 1), ev.Tick(),
-    ev.OperatorRequest(ev.Operator.STOP), report(m.Exiting, reason="done"),
-    report(m.Batch, cycle=9, plan_id=9, step_count=0, samples=1, batch_ms=1.0, data_ms=0.0),
-    ev.RoundProgress(m.RoundKey(generation=1, cycle=0, kind=m.RoundKind.PARAMS), 0, 1, True),
-]
-"""What may come of a rank that was cut off, of its link, or of who did not hear of the end."""
-
-
-@pytest.mark.parametrize("event", LATE, ids=lambda event: type(getattr(event, "message", event)).__name__)
-def test_who_was_cut_off_changes_nothing_any_more(event: Any) -> None:
-    """M-53, C-25: nothing follows Finish, whatever the grace of a link."""
-    hand = Hand(2, num_epochs=0, link_grace_s=30.0).form()
-    hand.tick(31)
-    assert hand.co.finished and hand.co.alive == [0, 1] and hand.co.peers[0].report_seq == 32
-    before = hand.co.snapshot()
-
-    assert hand.feed(event) == [] and hand.co.snapshot() == before
 
 
 # --- saving (M-50 to M-52) -------------------------------------------------------------------------------------------

@@ -52,6 +52,63 @@ def test_a_newcomer_comes_with_a_session_at_rest() -> None:
     assert {u.rank: u.outcome for u in messages(effects, m.Update)}[2] == m.Outcome.OBSERVER
 
 
+def repeated_with_a_newcomer() -> Joint:
+    """A member of three has died in the call, a newcomer has come meanwhile, and the cycle is repeated with it."""
+    hand = joint(3, max_ranks=4, samples=400)
+    knock(hand)
+    lost(hand, 2)
+    effects = hand.uid()
+    assert {(session.rank, session.attempt) for session in messages(effects, m.NewSession)} == {(0, 1), (1, 1), (3, 1)}
+    assert hand.co.cycle.pending and hand.co.cycle.observers == (3,)
+    return hand
+
+
+def beat(hand: Joint, until: float, handled: dict[int, int]) -> list[Any]:
+    """Heartbeats of all ranks up to that second; each has handled so much."""
+    effects: list[Any] = []
+    while hand.now < until and not hand.co.save_issued:
+        hand.now = min(until, max(hand.now, hand.co.poll_timeout() or until))
+        for rank in list(hand.co.alive):
+            effects += hand.say(rank, m.Heartbeat, step_count=0, state="x", control_seq=handled[rank])
+        effects += hand.feed(ev.Tick())
+        if named(effects, "Died"):
+            break
+    return effects
+
+
+def test_a_newcomer_that_never_begins_with_the_repeated_call_goes_alone() -> None:
+    """C-38, C-39, M-26, M-15: NewSession asked it; the others are inside and wait for it. At the ceiling its life ends,
+    not the run, and the cycle is repeated without it. Nobody was outside in the books, and the run was saved and
+    stopped for it."""
+    hand = repeated_with_a_newcomer()
+    sent = {rank: hand.co.peers[rank].control_seq for rank in hand.co.alive}
+    before = {**sent, 3: sent[3] - 1}
+    beat(hand, hand.now + 2, before)
+    for rank in (0, 1):
+        (reason,) = hand.co.explain(rank)
+        assert (reason.code, reason.waiting_for) == ("E13", (3,))
+    effects = beat(hand, hand.now + 310, before)
+
+    assert [facts["rank"] for facts in named(effects, "Died")] == [3] and not hand.co.save_issued
+    assert "join_timeout" in named(effects, "Died")[0]["cause"]
+    hand.uid()
+    hand.average()
+    assert hand.co.cycle.version == 1 and hand.co.voters == [0, 1]
+
+
+def test_who_is_inside_may_confirm_no_session_and_is_not_taken_for_one_outside() -> None:
+    """M-26, W-20: a message that waits for the end of the call keeps the number below NewSession."""
+    hand = repeated_with_a_newcomer()
+    sent = {rank: hand.co.peers[rank].control_seq for rank in hand.co.alive}
+    asked_by = {rank: hand.co.peers[rank].request_seq for rank in hand.co.alive}
+    assert asked_by == {0: asked_by[0], 1: asked_by[1], 3: sent[3]} and asked_by[0] < sent[0]
+    effects = beat(hand, hand.now + 310, {**asked_by, 3: sent[3]})
+
+    assert not named(effects, "Died") and {save.reason for save in messages(effects, m.ShutdownWithSave)} == {
+        m.SaveReason.REDUCE_STALL
+    }
+
+
 def test_a_newcomer_waits_until_no_cycle_is_pending() -> None:
     """M-30: whoever is in the call is not disturbed; it comes with the next session."""
     hand = joint(2, max_ranks=4, samples=400)
