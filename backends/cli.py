@@ -281,8 +281,9 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
 
 
 @cli.command()
-@click.option("--bind", default="tcp://0.0.0.0:7070", show_default=True, metavar="URL",
-              help="Where to listen; port 0 picks a free one.")
+@click.option("--bind", default="tcp://127.0.0.1:1337", show_default=True, metavar="URL",
+              help="Where to listen: only for this host unless it says so, as tcp://0.0.0.0:1337 does for ranks of any "
+                   "host; port 0 picks a free one.")
 @click.option("--ranks", type=int, required=True, metavar="N", help="Ranks to wait for before the training begins.")
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
@@ -317,7 +318,7 @@ def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journ
 def join(rank: int | None, slow: float, debug: bool, url: str, script: str, arguments: Sequence[str]) -> None:
     """Train SCRIPT as one rank of the run at URL.
 
-    URL is where the coordinator listens, such as tcp://10.0.0.1:7070. PACELINE_TOKEN and PACELINE_RUN_ID must be in the
+    URL is where the coordinator listens, such as tcp://10.0.0.1:1337. PACELINE_TOKEN and PACELINE_RUN_ID must be in the
     environment, as `paceline coordinate` printed them.
     """
     _debug(debug)

@@ -11,7 +11,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -20,11 +21,12 @@ import attrs
 import torch
 import trio
 
-from ..core.config import config_digest
+from ..core.cadence_inputs import device_text
+from ..core.config import LEAST_SCALE, config_digest
 from ..core.door import PROTOCOL
 from ..core.effects import Save
 from ..core.errors import ConfigError, PacelineError, RefusedError, TransportError
-from ..core.messages import Hello, Reject, ResumeClaim, Welcome, WelcomeStatus
+from ..core.messages import Hello, Reject, RejectCode, ResumeClaim, Welcome, WelcomeStatus
 from ..core.phases import WorkerPhase
 from ..core.schema import Schema
 from ..core.worker import Worker, WorkerSettings
@@ -38,14 +40,14 @@ from .averager import known_averagers
 from .flat import FlatModel
 from .star_link import StarLink
 
-__all__ = ["Connection", "Environment", "connect"]
+__all__ = ["Connection", "Environment", "connect", "devices_of"]
 
 JOIN_S = 15.0
 """How long the end of a session may take to say its last words."""
 POLL_S = 0.5
 """How often who waits for orders of a failed rank looks whether any can come."""
 WELCOME_S = 30.0
-"""How long the coordinator may take to answer a Hello."""
+"""How long the coordinator may take to answer a Hello, under `time_scale`."""
 
 
 def _hex(name: str, size: int) -> bytes:
@@ -61,14 +63,16 @@ def _hex(name: str, size: int) -> bytes:
 
 def _number(name: str, default: float, least: float) -> float:
     text = os.environ.get(name)
-    if text is None:
-        return default
+    return default if text is None else _number_in(text, f"{name} = {text!r}", least)
+
+
+def _number_in(text: str, what: str, least: float) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not least <= number < math.inf:
-        raise ConfigError(f"{name} = {text!r} is not allowed: a number of at least {least}")
+        raise ConfigError(f"{what} is not allowed: a number of at least {least}")
     return number
 
 
@@ -76,7 +80,7 @@ def _number(name: str, default: float, least: float) -> float:
 class Environment:
     """How to reach the run: the variables that `paceline run` and `paceline join` set (PACELINE_URL, _TOKEN, _RUN_ID,
     _RANK, _SLOW, _TRACE, _RECORD, _DIAL_S). `record` is the file to which the run is recorded, `dial_s` is how long
-    nobody may answer, in seconds (M-3)."""
+    nobody may answer, in seconds, multiplied like all times by the `time_scale` of the run (M-3)."""
 
     url: str
     token: bytes = attrs.field(repr=False)
@@ -96,7 +100,17 @@ class Environment:
     def bulk_auth(self) -> str:
         """What the tags of the bulk lane cover (N-26), which both ends must know before the first block: the listening
         address says it, as `?bulk_auth=header`."""
-        return dict(parse_qsl(self.url.partition("?")[2])).get("bulk_auth", "full")
+        return self._said("bulk_auth", "full")
+
+    @property
+    def time_scale(self) -> float:
+        """By what the times of the run are multiplied (M-3), likewise: how long to dial must be known before the
+        coordinator is there. `ConfigError` for what is no scale."""
+        text = self._said("time_scale", "1")
+        return _number_in(text, f"time_scale = {text!r} in PACELINE_URL", LEAST_SCALE)
+
+    def _said(self, name: str, usual: str) -> str:
+        return dict(parse_qsl(self.url.partition("?")[2])).get(name, usual)
 
     @classmethod
     def from_process(cls) -> Environment:
@@ -164,7 +178,8 @@ class Connection:
             await self._talk(environment, hello, model)
 
     async def _talk(self, environment: Environment, hello: Hello, model: FlatModel) -> None:
-        transport = find_transport(environment.address)
+        scale = environment.time_scale
+        transport = find_transport(environment.address, scale)
         if isinstance(transport, TcpTransport):
             transport.dial_total_s = environment.dial_s
         credentials = Credentials(
@@ -175,14 +190,14 @@ class Connection:
             once = attrs.evolve(transport, once=True) if isinstance(transport, TcpTransport) else transport
             again = await once.dial(environment.address, credentials)
             try:
-                return again, await _ask(again, attrs.evolve(hello, wanted_rank=rank, resume=claim()))
+                return again, await _ask(again, attrs.evolve(hello, wanted_rank=rank, resume=claim()), scale)
             except BaseException:
                 await again.aclose()
                 raise
 
-        channel = await transport.dial(environment.address, credentials)
+        knock = partial(transport.dial, environment.address, credentials)
+        channel, self.welcome = await _enter(knock, hello, environment.dial_s, scale)
         try:
-            self.welcome = await _knock(channel, hello)
             settings = WorkerSettings.from_welcome(self.welcome, environment.run_id, hello.callbacks)
             worker = Worker.create(settings, time.monotonic())
             record = None if environment.record is None else RunRecord(Path(environment.record), worker)
@@ -219,22 +234,36 @@ class Connection:
             self._thread.join(JOIN_S)
 
 
-async def _knock(channel: Channel, hello: Hello) -> Welcome:
-    answer = await _ask(channel, hello)
-    if isinstance(answer, Reject):
-        text = f"the coordinator refused this rank: {answer.text}"
-        raise RefusedError(text, code=answer.code, retry=answer.retry)
-    return answer
+async def _enter(
+    dial: Callable[[], Awaitable[Channel]], hello: Hello, patience_s: float, scale: float
+) -> tuple[Channel, Welcome]:
+    """A channel whose Hello was welcomed. A door that is busy is knocked at again, for as long as a dial would go on:
+    that is over soon, unlike a run that is full or at its end (N-29)."""
+    until = trio.current_time() + patience_s * scale
+    while True:
+        channel = await dial()
+        try:
+            answer = await _ask(channel, hello, scale)
+        except BaseException:
+            await channel.aclose()
+            raise
+        if isinstance(answer, Welcome):
+            return channel, answer
+        await channel.aclose()
+        if answer.code != RejectCode.BUSY or trio.current_time() + answer.after_s > until:
+            text = f"the coordinator refused this rank: {answer.text}"
+            raise RefusedError(text, code=answer.code, retry=answer.retry)
+        await trio.sleep(answer.after_s)
 
 
-async def _ask(channel: Channel, hello: Hello) -> Welcome | Reject:
-    with trio.move_on_after(WELCOME_S):
+async def _ask(channel: Channel, hello: Hello, scale: float) -> Welcome | Reject:
+    with trio.move_on_after(WELCOME_S * scale):
         await channel.send(hello)
         answer = await channel.receive()
         if not isinstance(answer, (Welcome, Reject)):
             raise TransportError(f"the coordinator answered Hello with {type(answer).__name__}")
         return answer
-    raise TransportError(f"the coordinator at {channel.peer} did not answer within {WELCOME_S:g} s")
+    raise TransportError(f"the coordinator at {channel.peer} did not answer within {WELCOME_S * scale:g} s")
 
 
 def connect(
@@ -243,7 +272,7 @@ def connect(
 ) -> Connection:
     """A connection whose rank is welcomed; raises as `Session` documents. `callbacks` names what the script brought."""
     hello = Hello(
-        protocol=PROTOCOL, package=_version(), host=socket.gethostname(), devices=_devices(),
+        protocol=PROTOCOL, package=_version(), host=socket.gethostname(), devices=devices_of(model.model),
         runtime=f"python {platform.python_version()}, torch {torch.__version__}",
         byte_order=0 if sys.byteorder == "little" else 1, schema=schema, schema_hash=schema.hash(),
         dataset_signature=dataset, config_digest=config_digest(wishes), averagers=known_averagers(),
@@ -254,10 +283,17 @@ def connect(
     return connection
 
 
-def _devices() -> tuple[str, ...]:
-    if torch.cuda.is_available():
-        return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-    return ("cpu",)
+def devices_of(model: torch.nn.Module) -> tuple[str, ...]:
+    """What the model lies on, in words (M-5, B-6): other devices of this host are not this rank's."""
+    found = {parameter.device for parameter in model.parameters()} or {torch.device("cpu")}
+    return tuple(_device(device) for device in sorted(found, key=lambda each: (each.type, each.index or 0)))
+
+
+def _device(device: torch.device) -> str:
+    if device.type != "cuda":
+        return device.type
+    known = torch.cuda.get_device_properties(device)
+    return device_text(known.name, f"{known.major}.{known.minor}", known.total_memory)
 
 
 def _version() -> str:

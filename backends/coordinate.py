@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,7 +83,8 @@ def _display(
 
         def ready(url: str) -> None:
             display.notice(f"listening on {url} for {config.target_ranks} ranks; start each of them with")
-            display.notice(f"  {invite + ' ' if invite else ''}paceline join {url.replace('0.0.0.0', 'HOST')} train.py")
+            where = shlex.quote(url.replace("0.0.0.0", "HOST"))
+            display.notice(f"  {invite + ' ' if invite else ''}paceline join {where} train.py")
 
         async def body() -> tuple[str, str]:
             end = await serve(

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import urlencode
 
 import attrs
 import trio
@@ -162,7 +163,7 @@ async def serve(
     """
     find_averager(config.averager)  # before anybody is let in: without it no rank could ever average
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
-    listener = await find_transport(url).listen(url, credentials)
+    listener = await find_transport(url, config.time_scale).listen(url, credentials)
     try:
         return await _serve(config, listener, credentials, run_dir, record, on_record, ready)
     finally:
@@ -226,12 +227,20 @@ async def _drive(
             nursery.start_soon(_signals, driver)
         nursery.start_soon(_statuses, recorder)
         if ready is not None:
-            auth = driver.coordinator.config.bulk_auth
-            ready(listener.url + ("" if auth == "full" else f"?bulk_auth={auth}"))
+            ready(listener.url + _for_diallers(driver.coordinator.config))
         finish = await driver.run(listener)
         recorder.status()
         nursery.cancel_scope.cancel()
     return finish
+
+
+def _for_diallers(config: Config) -> str:
+    """What a rank must know before it is welcomed, if it is not as usual: how blocks are tagged (N-26), and how long to
+    wait for an answer (M-3)."""
+    unusual = {"bulk_auth": config.bulk_auth, "time_scale": f"{config.time_scale:g}"}
+    usual = {"bulk_auth": "full", "time_scale": "1"}
+    said = {name: value for name, value in unusual.items() if value != usual[name]}
+    return f"?{urlencode(said)}" if said else ""
 
 
 async def _signals(driver: CoordinatorDriver) -> None:

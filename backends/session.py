@@ -14,7 +14,6 @@ this module carries out the machine's orders in the caller's thread, because onl
 from __future__ import annotations
 
 import atexit
-import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,10 +28,11 @@ from ..core import events as ev
 from ..core.config import OWN_STATES
 from ..core.dispatch.permutation import decode, partition
 from ..core.errors import CheckpointError, ConfigError, LocalProtocolError, PacelineError
-from ..core.messages import NO_RANK, IntentKind, Outcome, Plan
+from ..core.messages import NO_RANK, IntentKind, Outcome
 from ..core.worker import stop_error
 from .bundle import check_file
 from .checkpoint import load_flat, restore_optimizer, save_model, save_optimizer
+from .chunk import Chunk
 from .connection import Connection, Environment, connect
 from .data import Collator, Upcoming, dataset_identity
 from .duties import Callbacks, consensus_in
@@ -57,22 +57,6 @@ class Batch:
     parts: tuple[Any, ...]
     samples: tuple[int, ...]
     epoch: int
-
-
-@attrs.define(eq=False)
-class _Chunk:
-    """The plan in hand while it is trained: its parts, where it stands, what it cost."""
-
-    parts: list[Plan]
-    part: int = 0
-    batch: int = 0
-    batches: int = 0
-    samples: int = 0
-    loss_sum: float = 0.0
-    loss_samples: int = 0
-    compute_ms: float = 0.0
-    starve_ms: float = 0.0
-    begun: float = attrs.field(factory=time.monotonic)
 
 
 class Session:
@@ -133,7 +117,7 @@ class Session:
         self._config: dict[str, Any] = dict(self._connection.welcome.config)
         self._signals = LeaveSignals()
         self._tracer = Tracer(self._environment.trace, self.rank)
-        self._chunk: _Chunk | None = None
+        self._chunk: Chunk | None = None
         self._parked = False
         self._averaging = False
         self._stop: fx.Stop | None = None
@@ -142,7 +126,7 @@ class Session:
         self._data_ms = 0.0
         self._duty_ms = 0.0
         self._stepped = True
-        self._samples = 0
+        self._batch_size, self._samples = int(self._config["batch_size"]), 0
         self._left = False
         self._over = False
         atexit.register(self._abandon)
@@ -220,6 +204,14 @@ class Session:
         batch_ms = (time.monotonic() - self._given_at) * 1000
         self._count(chunk, value, batch_ms)
 
+    def report(self, name: str, value: torch.Tensor | float, count: int = 1) -> None:
+        """Tell a number of this batch, such as an accuracy, between the batch and its `step`: a mean over `count`
+        observations. Of each name the timeline has, with each epoch that closes (`EpochEnd`), the mean over all ranks,
+        weighted by counts; it decides nothing (K-20). Raises `LocalProtocolError` at any other moment."""
+        if self._chunk is None or self._stepped:
+            raise LocalProtocolError(f"session.report({name!r}) belongs between a batch and its session.step")
+        self._chunk.add(name, float(value.detach() if isinstance(value, torch.Tensor) else value), count)
+
     def close(self) -> None:
         """Leave the run: what this rank trained since the last average is trained again by others (W-28). After the
         end of the run it does nothing."""
@@ -251,15 +243,11 @@ class Session:
 
     # --- one step ------------------------------------------------------------------------------------------------
 
-    def _load(self, chunk: _Chunk) -> Batch:
-        plan = chunk.parts[chunk.part]
-        size = int(self._config["batch_size"])
-        offset = plan.offset + chunk.batch * size
-        count = min(size, plan.size - chunk.batch * size)
-        samples = tuple(self._picks(plan.epoch, offset, count))
+    def _load(self, chunk: Chunk) -> Batch:
+        epoch, offset, self._samples = chunk.due(self._batch_size)
+        samples = tuple(self._picks(epoch, offset, self._samples))
         parts = self._collate(samples)
-        self._samples = count
-        return Batch(parts[0], parts[1] if len(parts) > 1 else None, parts, samples, plan.epoch)
+        return Batch(parts[0], parts[1] if len(parts) > 1 else None, parts, samples, epoch)
 
     def _picks(self, epoch: int, offset: int, size: int) -> list[int]:
         """The samples of a slice, in the order in which they are trained (D-2)."""
@@ -281,20 +269,9 @@ class Session:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
 
-    def _count(self, chunk: _Chunk, loss: float | None, batch_ms: float) -> None:
-        size = int(self._config["batch_size"])
-        part, plan = chunk.part, chunk.parts[chunk.part]
-        chunk.batch += 1
-        chunk.batches += 1
-        chunk.samples += self._samples
-        chunk.compute_ms += batch_ms
-        chunk.starve_ms += self._data_ms
-        if loss is not None and math.isfinite(loss):
-            chunk.loss_sum += loss * self._samples
-            chunk.loss_samples += self._samples
-        if chunk.batch * size >= plan.size:
-            chunk.part, chunk.batch = chunk.part + 1, 0
-        last = chunk.part == len(chunk.parts)
+    def _count(self, chunk: Chunk, loss: float | None, batch_ms: float) -> None:
+        part = chunk.part
+        last = chunk.count(self._batch_size, self._samples, loss, batch_ms, self._data_ms)
         rate = self.optimizer.param_groups[0].get("lr")
         duty_ms, self._duty_ms = self._duty_ms, 0.0
         self._feed(ev.StepDone(
@@ -303,13 +280,7 @@ class Session:
         ))  # fmt: skip
         if last and self._chunk is chunk:
             self._chunk = None
-            elapsed = (time.monotonic() - chunk.begun) * 1000
-            self._feed(ev.ChunkDone(
-                plan_ids=tuple(plan.plan_id for plan in chunk.parts), epoch=plan.epoch, batches=chunk.batches,
-                samples=chunk.samples, epoch_ms=elapsed, share_complete_ms=elapsed, compute_only_ms=chunk.compute_ms,
-                data_starve_ms=chunk.starve_ms,
-                avg_loss=chunk.loss_sum / chunk.loss_samples if chunk.loss_samples else None,
-            ))  # fmt: skip
+            self._feed(chunk.done())
         self._leave_if_asked()
 
     # --- orders --------------------------------------------------------------------------------------------------
@@ -338,7 +309,7 @@ class Session:
 
     def _obey(self, order: Any) -> None:
         if isinstance(order, fx.Train):
-            self._chunk = _Chunk([order.plan])
+            self._chunk = Chunk([order.plan])
         elif isinstance(order, fx.Extend):
             if self._chunk is not None:
                 self._chunk.parts.append(order.plan)

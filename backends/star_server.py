@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -33,7 +32,7 @@ from ..transports.codec import decode_record, encode_record
 from ..transports.driver import CoordinatorDriver
 from .averager import Averager, RoundEvent
 from .layout import FlatLayout, header_block
-from .tensor_file import save_flat
+from .tensor_file import replacing, save_flat
 from .transfer import Passage, Relay
 
 __all__ = ["StarServer"]
@@ -357,14 +356,7 @@ def _write_record(path: Path, bundle: _Bundle) -> None:
     with open(path, "rb") as file:
         name = hashlib.file_digest(file, "sha256").hexdigest()
     record = {**(bundle.record or {}), "files": {path.name: name}}
-    _replace(path.with_suffix(".meta.json"), json.dumps(record, indent=1, sort_keys=True))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a small file whole or not at all (K-8)."""
-    temporary = path.with_name(f".{path.name}.part")
-    with open(temporary, "w", encoding="utf-8") as file:
+    text = json.dumps(record, indent=1, sort_keys=True).encode()
+    target = path.with_suffix(".meta.json")
+    with replacing(target, len(text)) as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -25,7 +25,7 @@ from ..core.errors import CheckpointError
 from ..core.schema import DTYPE_SIZES, Schema
 from .layout import FlatLayout
 
-__all__ = ["FORMAT_NAMES", "TensorItem", "save_flat", "write_tensors"]
+__all__ = ["FORMAT_NAMES", "TensorItem", "replacing", "save_flat", "write_tensors"]
 
 WRITE_BYTES = 16 << 20
 """Most bytes handed to the kernel at once."""
@@ -89,7 +89,7 @@ def write_tensors(target: Path, items: Sequence[TensorItem], metadata: Mapping[s
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     total = 8 + len(text) + end
-    with _replacing(target, total) as file:
+    with replacing(target, total) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for item in ordered:
             data = item.data()
@@ -98,8 +98,9 @@ def write_tensors(target: Path, items: Sequence[TensorItem], metadata: Mapping[s
 
 
 @contextlib.contextmanager
-def _replacing(target: Path, size: int) -> Iterator[BinaryIO]:
-    """A file that takes the place of `target` when the block ends well, and leaves no trace otherwise (K-8)."""
+def replacing(target: Path, size: int) -> Iterator[BinaryIO]:
+    """A file of `size` bytes that takes the place of `target` when the block ends well, and leaves no trace otherwise
+    (K-8): a file of tensors, or the record beside it. Raises `CheckpointError` for what the system refuses."""
     # A name of its own for every writer: two savers of one decision must not write into one file.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
     try:

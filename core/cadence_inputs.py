@@ -7,7 +7,8 @@ balancer because guards, the meta-controller and the coordinator speak these wor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -21,7 +22,9 @@ __all__ = [
     "Verdict",
     "WindowReport",
     "callback_cost_ms",
+    "device_text",
     "hardware_anchor",
+    "hardware_of",
     "largest_of",
     "measurement",
     "select_feed",
@@ -32,6 +35,8 @@ CALLBACK_COST_WEIGHT = 0.3
 """How much a new measurement moves the average cost of a callback (B-1)."""
 ARCHITECTURE_WEIGHT = 10.0
 """A device generation counts as much as this many gigabytes (B-6)."""
+_FACTS = re.compile(r"(?P<vendor>\S+)\s.*\bgeneration (?P<generation>\d{1,4}(?:\.\d{1,4})?), (?P<memory>\d{1,6}) GB")
+"""A device in a Hello, as `device_text` writes it."""
 
 
 @value
@@ -127,6 +132,29 @@ def hardware_anchor(devices: Mapping[int, Device]) -> int | None:
         return None
     scores = {rank: ARCHITECTURE_WEIGHT * d.arch_generation + d.memory_gb for rank, d in devices.items()}
     return min(scores, key=lambda rank: (scores[rank], rank))
+
+
+def device_text(name: str, arch_generation: str, memory_bytes: int) -> str:
+    """A device as its rank tells it in the Hello: the name, whose first word is the vendor (M-5), and what the prior of
+    B-6 goes by. Gigabytes are whole, so that cards of one kind, which keep back a little more or less, are equal."""
+    return f"{name}, generation {arch_generation}, {round(memory_bytes / 2**30)} GB"
+
+
+def hardware_of(told: Mapping[int, Sequence[str]]) -> dict[int, Device] | None:
+    """The weakest device of each rank, from what the ranks have told; None as soon as one has told nothing to go by,
+    such as a processor: it may well be the weakest of all, and no score says so (B-6)."""
+    hardware = {}
+    for rank, texts in told.items():
+        found = [match for text in texts if (match := _FACTS.fullmatch(text)) is not None]
+        devices = dict(enumerate(
+            Device(vendor=f["vendor"], arch_generation=float(f["generation"]), memory_gb=float(f["memory"]))
+            for f in found
+        ))  # fmt: skip
+        weakest = hardware_anchor(devices)
+        if weakest is None or len(found) != len(texts):
+            return None
+        hardware[rank] = devices[weakest]
+    return hardware
 
 
 def callback_cost_ms(known: float | None, measured: float) -> float:

@@ -19,11 +19,13 @@ import attrs
 from .errors import ConfigError
 from .knob_types import check_types
 
-__all__ = ["GUARD_NAMES", "LATER", "OWN_STATES", "POLICIES", "WISHABLE", "Config", "config_digest"]
+__all__ = ["GUARD_NAMES", "LATER", "LEAST_SCALE", "OWN_STATES", "POLICIES", "WISHABLE", "Config", "config_digest"]
 
 POLICIES = ("sync", "cadence", "async")
 GUARD_NAMES = ("level", "growth", "none")
 DEFAULT_SEED = 42
+LEAST_SCALE = 0.1
+"""The smallest `time_scale` (M-3)."""
 
 WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop_last")
 """What a rank's script may state (V-6): it fills what the coordinator left open, and must agree with the rest."""
@@ -239,7 +241,7 @@ class Config:
         _need(fit, "role_policy", rank, "'fastest' or the number of a rank (M-33)")
 
     def _check_times(self) -> None:
-        _need(math.isfinite(self.time_scale) and self.time_scale >= 0.1, "time_scale", self.time_scale,
+        _need(math.isfinite(self.time_scale) and self.time_scale >= LEAST_SCALE, "time_scale", self.time_scale,
               "finite and at least 0.1 (M-3)")  # fmt: skip
         for knob in ("heartbeat_s", "beacon_s", "exit_grace_s", "leave_grace_s", "save_limit_s", "handshake_s",
                      "session_wait_s", "role_limit_s", "first_step_s", "stall_dump_s", "formation_s",
@@ -260,8 +262,9 @@ class Config:
               "out of a collective (V-4)")  # fmt: skip
         _need(self.join_timeout_s <= self.max_join_timeout_s, "join_timeout_s", self.join_timeout_s,
               f"at most max_join_timeout_s = {self.max_join_timeout_s} (M-4)")  # fmt: skip
-        _need(self.heartbeat_timeout_s >= 3 * self.heartbeat_s, "heartbeat_timeout_s", self.heartbeat_timeout_s,
-              f"at least 3 x heartbeat_s = {3 * self.heartbeat_s} (M-3)")  # fmt: skip
+        # Heartbeats are never scaled, so it is the scaled silence that has to hold three of them.
+        _need(self.staleness_s >= 3 * self.heartbeat_s, "heartbeat_timeout_s", self.heartbeat_timeout_s,
+              f"multiplied by time_scale it is at least 3 x heartbeat_s = {3 * self.heartbeat_s} (M-3)")  # fmt: skip
         for knob in ("reduce_ceiling_s", "window_ceiling_s"):
             ceiling = getattr(self, knob)
             if ceiling is not None:
@@ -354,7 +357,7 @@ class Config:
             "num_epochs": self.num_epochs, "seed": self.seed, "repeats": self.repeats,
             "epoch_splits": self.epoch_splits, "drop_last": self.drop_last, "gamma": self.gamma,
             "alpha": self.alpha, "digest": self.digest,
-            "heartbeat_s": self.heartbeat_s, "staleness_s": self.staleness_s,
+            "heartbeat_s": self.heartbeat_s, "staleness_s": self.staleness_s, "time_scale": self.time_scale,
             "leave_grace_s": self.scaled(self.leave_grace_s), "save_limit_s": self.scaled(self.save_limit_s),
             "exit_grace_s": self.scaled(self.exit_grace_s),
             # No session is made while a member is away, so the time for its return comes on top (R-15, M-42).

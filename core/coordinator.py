@@ -50,7 +50,7 @@ from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
-from .retention import weights
+from .retention import CONFIRM_EVERY, weights
 from .roles import Roles
 from .run import Run
 from .schema import Schema
@@ -265,6 +265,8 @@ class Coordinator:
                 self._violation(peer, f"report {peer.report_seq + 1} is missing, {message.report_seq} came")
                 return
             peer.report_seq += 1
+            if not peer.report_seq % CONFIRM_EVERY and peer.attached:
+                self._say_alive((peer.rank,))  # N-9
             if message.control_seq > peer.handled_seq and not peer.acknowledge(message.control_seq):
                 self._violation(peer, f"control message {message.control_seq} is confirmed and was never sent")
                 return
@@ -381,7 +383,11 @@ class Coordinator:
             return
         self.next_beacon = self.now + self.config.beacon_s
         linked = [rank for rank in self.alive if self.peers[rank].attached]
-        self.tell(linked, m.Beacon, run_phase=int(self.run.phase), cycle_phase=int(self.cycle.phase),
+        self._say_alive(linked)
+
+    def _say_alive(self, ranks: Sequence[int]) -> None:
+        """A beacon: as any message, it confirms the reports that are here (N-9)."""
+        self.tell(ranks, m.Beacon, run_phase=int(self.run.phase), cycle_phase=int(self.cycle.phase),
                   cycle=self.cycle.number)  # fmt: skip
 
     def _set_deadline(self) -> None:

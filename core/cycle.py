@@ -243,7 +243,7 @@ class Cycle(Again):
         self.pending_since = co.now
         co.emit(Emit("AverageStart", {"cycle": self.number, "members": list(self.participants)}))
         if not self.forming:
-            co.emit(Emit("Idle", {"cycle": self.number, "ms": idled(self)}))
+            co.emit(Emit("Idle", {"cycle": self.number, "ms": idled(self), "held": co.desk.told_holds()}))
 
     @property
     def first_stage(self) -> Stage:

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["PROTOCOL", "may_follow", "refusal", "refused_claim"]
+__all__ = ["PROTOCOL", "may_follow", "other_versions", "refusal", "refused_claim"]
 
 PROTOCOL = 1
 LITTLE_ENDIAN = 0
 LIBRARY = re.compile(r"torch \d+\.\d+")
+WHOLE_LIBRARY = re.compile(r"torch \S+")
 DEFAULT_MAX_RANKS = 4096
 """Seats of a run whose `max_ranks` is not set: a bound for a coordinator that somebody dials by mistake."""
 
@@ -77,17 +78,20 @@ def _identity(co: Coordinator, hello: Hello) -> Reject | None:
         return _no(RejectCode.PROTOCOL, f"the run speaks protocol {PROTOCOL}, this rank {hello.protocol}; install the "
                    "same version of paceline everywhere")  # fmt: skip
     if hello.byte_order != LITTLE_ENDIAN:
-        return _no(RejectCode.BYTE_ORDER, "tensors travel little-endian and this host is not")
+        return _no(RejectCode.BYTE_ORDER, "tensors travel little-endian and this host is not; run this rank "
+                   "on one that is")  # fmt: skip
     if co.config.averager not in hello.averagers:
         return _no(RejectCode.AVERAGER, f"the run averages by {co.config.averager!r}, this rank has "
-                   f"{', '.join(hello.averagers) or 'none'}")  # fmt: skip
+                   f"{', '.join(hello.averagers) or 'none'}; install there the package that brings it")  # fmt: skip
     if hello.schema.hash() != hello.schema_hash:
         return _no(RejectCode.SCHEMA, "the schema does not match its own hash; install the same version everywhere")
     size = sum(entry.nbytes for entry in hello.schema.entries)
     if size > co.config.max_model_bytes:
-        return _no(RejectCode.SIZE, f"the model has {size} bytes, max_model_bytes is {co.config.max_model_bytes}")
+        return _no(RejectCode.SIZE, f"the model has {size} bytes, max_model_bytes is {co.config.max_model_bytes}; "
+                   "set it higher at the coordinator if so large a model is meant")  # fmt: skip
     if co.schema is not None and hello.schema_hash != co.schema_hash:
-        return _no(RejectCode.SCHEMA, f"another model: {co.schema.first_difference(hello.schema)}")
+        return _no(RejectCode.SCHEMA, f"another model: {co.schema.first_difference(hello.schema)}; build the same one "
+                   "on every rank")  # fmt: skip
     refused = refused_hello(co, hello)
     return _collective(co, hello) if refused is None else _no(*refused)
 
@@ -117,10 +121,22 @@ def library(rank: Hello | Peer) -> str:
     return rank.runtime if found is None else found.group()
 
 
+def other_versions(co: Coordinator, hello: Hello) -> str | None:
+    """N-29: another version of the package or of the library than the lowest rank has is no reason to refuse, since
+    formats and protocol have numbers of their own, but worth a word: ranks may compute differently."""
+    if not co.alive:
+        return None
+    first = co.peers[co.alive[0]]
+    ours, theirs = ((rank.package, *WHOLE_LIBRARY.findall(rank.runtime)) for rank in (first, hello))
+    if ours == theirs:
+        return None
+    return f"it runs {', '.join(theirs)}; rank {first.rank} runs {', '.join(ours)}: install the same everywhere"
+
+
 def _data(co: Coordinator, hello: Hello) -> Reject | None:
     length = dataset_length(hello.dataset_signature)
     if length == 0:
-        return _no(RejectCode.DATASET, "the data set is empty; there is nothing to train on")
+        return _no(RejectCode.DATASET, "the data set is empty; give this rank the one of the others")
     if co.dataset is not None and hello.dataset_signature != co.dataset:
         ours = dataset_length(co.dataset)
         what = f"the run has {ours} samples, this rank {length}" if ours != length else "same length, other content"
@@ -131,7 +147,7 @@ def _data(co: Coordinator, hello: Hello) -> Reject | None:
         return _no(RejectCode.CONFIG, str(error))
     differs = config.disagreement(hello.wishes)
     if differs is not None:
-        return _no(RejectCode.CONFIG, f"another configuration: {differs}")
+        return _no(RejectCode.CONFIG, f"another configuration: {differs}; say the same on every rank, or leave it open")
     if hello.config_digest != config_digest(hello.wishes):
         said, stated = hello.config_digest.hex()[:16], config_digest(hello.wishes).hex()[:16]
         return _no(RejectCode.CONFIG, f"the digest {said} is not that of what this rank states, {stated}; install the "
@@ -151,7 +167,7 @@ def _seat(co: Coordinator, hello: Hello) -> Reject | None:
     if co.alive_count - replaces >= limit:
         return _no(RejectCode.FULL, f"all {limit} seats are taken; max_ranks sets their number", retry=True)
     if wanted is not None and wanted >= limit:
-        return _no(RejectCode.SEAT, f"there is no rank {wanted} in a run of {limit} ranks")
+        return _no(RejectCode.SEAT, f"there is no rank {wanted} in a run of {limit} ranks; give a lower rank, or none")
     if wanted is not None and not follows and hello.resume is None:
         return _no(RejectCode.SEAT, f"rank {wanted} is taken already; start each rank once, or give no rank")
     return None

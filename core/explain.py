@@ -30,6 +30,12 @@ __all__ = ["Reason", "explain"]
 
 Numbers = Mapping[str, float | int | None]
 
+HELD = {
+    "E03": ("has used its budget of this window", "D-5"), "E04": ("waits for the epoch to close", "D-4"),
+    "E06": ("has no work left", "G-4"), "E24": ("waits for the last average before the stop", "M-54"),
+}  # fmt: skip
+"""What `Desk.why_held` says of a rank that is linked, in words, and its rule."""
+
 
 @value(kw_only=True)
 class Reason:
@@ -98,8 +104,9 @@ def _forming(co: Coordinator) -> Reason:
     numbers = {"here": co.alive_count, "wanted": wanted, "min_ranks": config.min_ranks}
     again = run.expected is not None  # it had formed, and needs no operator a second time (M-45)
     by_itself = again or config.start != "manual"
-    limit = config.join_timeout_s if by_itself and co.alive_count >= config.min_ranks else config.max_join_timeout_s
-    until = min(run.opened_at + config.scaled(limit), run.rejoin_deadline)
+    soon = by_itself and co.alive_count >= config.min_ranks
+    limit_s = config.scaled(config.join_timeout_s if soon else config.max_join_timeout_s)
+    until = min(run.opened_at + limit_s, run.rejoin_deadline)
     action = "" if again or config.start == "auto" else "an operator may start it (M-4)"
     return _reason("E19", None, what, "M-4", run.opened_at, until, (), numbers, action)
 
@@ -179,17 +186,14 @@ def _training(co: Coordinator, peer: Peer) -> Reason:
 def _idle(co: Coordinator, peer: Peer, holds_plan: bool) -> Reason:
     """E03 to E06, E24: nothing to train, and why nothing is given."""
     rank, since = peer.rank, peer.last_progress
-    if co.stopping:
-        return _reason("E24", rank, "waits for the last average before the stop", "M-54", since, None, _short(co))
-    if holds_plan:
+    if holds_plan and not co.stopping:
         return _reason("E05", rank, "has trained its plan, its Metrics are awaited", "D-15", since, None, (rank,))
-    if co.desk.quiesced((rank,)):
-        return _reason("E06", rank, "has no work left", "G-4", since, None, _short(co))
-    numbers = {"steps": peer.steps, "quota": peer.quota, "left": co.desk.left(rank)}
-    if not numbers["left"]:
-        return _reason("E03", rank, "has used its budget of this window", "D-5", since, None, _short(co), numbers)
-    return _reason("E04", rank, "waits for the epoch to close", "D-4", since, None, _short(co),
-                   {"epoch": co.book.first_live})  # fmt: skip
+    code = co.desk.why_held(rank)
+    what, rule = HELD[code]
+    numbers: dict[str, Numbers] = {
+        "E03": {"steps": peer.steps, "quota": peer.quota, "left": 0}, "E04": {"epoch": co.book.first_live},
+    }  # fmt: skip
+    return _reason(code, rank, what, rule, since, None, _short(co), numbers.get(code))
 
 
 def _outside(co: Coordinator, peer: Peer) -> Reason:

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from . import attachment, ladder, recovery
-from .cadence_inputs import window_cap
+from .cadence_inputs import hardware_of, window_cap
 from .dispatch.book import Book
 from .errors import InvariantError
 from .ledger import reopen
@@ -175,6 +175,7 @@ def cadence_of(co: Coordinator, ranks: list[int]) -> Cadence:
         cap=window_cap(dataset_length(co.dataset) * config.repeats, config.epoch_splits, config.batch_size),
         relax_allowed=config.relax_up, speed_ratios=_by_rank(config.speed_ratios),
         anchor_ratios=_by_rank(config.anchor_hint),
+        hardware=hardware_of({rank: co.peers[rank].devices for rank in ranks}),
     )  # fmt: skip
 
 

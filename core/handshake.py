@@ -241,6 +241,9 @@ def _refused(refusal: int, low: int, high: int) -> RemoteProtocolError | Refused
         text = f"the coordinator speaks {theirs}, this rank {ours}: install the same paceline on both"
     elif refusal == RejectCode.OTHER_RUN:
         text = "the coordinator at this address serves another run: check address and run id"
+    elif refusal == RejectCode.BUSY:
+        text = ("the coordinator is there and has as many strangers at its door as it lets in at a time (code 14): try "
+                "again, and start fewer ranks at once if it lasts")  # fmt: skip
     elif refusal:
         text = f"the coordinator refused the connection with code {refusal} of protocol N-29"
     else:

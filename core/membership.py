@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import attachment, in_place, recovery
 from . import messages as m
-from .door import may_follow, refusal, refused_claim
+from .door import may_follow, other_versions, refusal, refused_claim
 from .effects import Admit, Alert, CloseLink, Emit, Refuse, RemoveFromRound, SendFenced
 from .engine import Kind
 from .events import HelloReceived, LinkLost, ProcessExited, SendFailed
@@ -61,10 +61,11 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
         turn_away(co, event, reject)
         return
     hello = event.hello
+    differs = other_versions(co, hello)
     co.config = co.config.resolved(hello.wishes)
     co.schema, co.schema_hash, co.dataset = hello.schema, hello.schema_hash, hello.dataset_signature
-    peer = Peer(co, *_seat(co, hello), host=hello.host, devices=hello.devices, runtime=hello.runtime,
-                callbacks=hello.callbacks)  # fmt: skip
+    peer = Peer(co, *_seat(co, hello), host=hello.host, devices=hello.devices, package=hello.package,
+                runtime=hello.runtime, callbacks=hello.callbacks)  # fmt: skip
     rank = peer.rank
     peer.link, peer.born = event.link, co.generation
     peer.last_seen = peer.last_progress = co.now
@@ -78,6 +79,8 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     co.sessions.came(hello.resume)
     co.emit(Admit(event.link, rank, peer.incarnation, attachment.welcome(co, peer, status)))
     co.emit(Emit("Joined", {"rank": rank, "incarnation": peer.incarnation, "host": hello.host}))
+    if differs is not None:
+        co.emit(Alert("versions", f"rank {rank}", differs))
 
 
 def turn_away(co: Coordinator, event: HelloReceived, reject: m.Reject) -> None:
@@ -274,6 +277,7 @@ def withdraw(co: Coordinator, peer: Peer) -> None:
             co.book.into_limbo(rank, peer.shipped)
         cycle.member_gone(rank, owing)
     returned = co.book.forfeit(rank)
+    co.desk.holds.pop(rank, None)
     peer.tokens.clear()
     peer.steps = 0
     co.returned = True

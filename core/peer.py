@@ -100,6 +100,7 @@ class Peer(Attachment):
 
     host: str = ""
     devices: tuple[str, ...] = ()
+    package: str = ""
     runtime: str = ""
     last_progress: float = 0.0
     progress_kind: str = "hello"

@@ -110,7 +110,7 @@ class Cadence(Protocol):
 CadenceFactory = Callable[..., Cadence]
 """Makes a balancer when training begins. It is called with the keyword arguments of `Balancer`: `ranks`, `anchor`,
 `min_anchor`, `max_anchor`, `overhead_target`, `growth_applies`, `max_batch_diff`, `cap`, `relax_allowed`,
-`speed_ratios`, `anchor_ratios`."""
+`speed_ratios`, `anchor_ratios`, `hardware`."""
 
 
 @attrs.frozen(kw_only=True)

@@ -7,9 +7,10 @@ sent again, in order, under the same numbers, so that each message is applied on
     sent 1 2 3 4 5      confirmed 2, then the link breaks; the other end says that it has seen 3
          . . x x x      kept: 3 4 5                          sent again: 4 5
 
-A keeper that holds more than `MOST_MESSAGES` or `MOST_BYTES` is `overfull`. What that means is its owner's decision:
-the coordinator ends the incarnation, because a rank that confirms nothing for so long does not take its orders; a
-rank only forgets the oldest, and with them the right to resume (`covers`).
+A keeper that holds more than `MOST_MESSAGES` or `MOST_BYTES` is `overfull`, and its owner ends the incarnation: who
+confirms nothing for so long does not take its messages, whatever its link looks like. So that a rank of many steps a
+second never gets there while the coordinator takes its reports, they are confirmed after each `CONFIRM_EVERY` of them
+too, and not only with the next beacon.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ import attrs
 
 from .values import state
 
-__all__ = ["MOST_BYTES", "MOST_MESSAGES", "Retained", "weight", "weights"]
+__all__ = ["CONFIRM_EVERY", "MOST_BYTES", "MOST_MESSAGES", "Retained", "weight", "weights"]
 
 MOST_MESSAGES = 4096
 MOST_BYTES = 4 << 20
 """Limits of a lane (N-9)."""
+CONFIRM_EVERY = 1024
+"""Reports after which the coordinator confirms them, if it has not before."""
 NUMBER_BYTES = 9
 """Most bytes of a number in a frame."""
 FRAME_BYTES = 64
@@ -162,11 +165,6 @@ class Retained:
     def release(self, confirmed: int) -> None:
         """Everything up to this number has arrived."""
         while self.kept and self.kept[0][0] <= confirmed:
-            self.bytes -= self.kept.popleft()[1]
-
-    def forget_oldest(self) -> None:
-        """Back within the limits. What is forgotten can't be sent again."""
-        while self.overfull:
             self.bytes -= self.kept.popleft()[1]
 
     def clear(self) -> None:

@@ -87,7 +87,7 @@ class Run:
         elif co.now > self.closed_at + config.scaled(config.formation_s):
             late = co.cycle.unformed()
             for rank in late:
-                co.lose(rank, f"not formed within {config.formation_s:g} s")
+                co.lose(rank, f"not formed within {config.scaled(config.formation_s):g} s")
             if config.is_collective and co.alive_count - len(late) >= config.min_ranks:
                 self.form_anew()  # the others are asked again, without them
 

@@ -171,6 +171,9 @@ _ENDS = (
     Row(_LIVE, "Fenced", _J, (), ("start_over", "look_for_seat"), rule="W-20 W-21"),
     Row(_D, "Fenced", SAME, ("already_saving",), kind=Kind.IGNORE, rule="W-23", note="the end of the save stops it"),
     Row(_D, "Fenced", _S, (), ("stop_left",), rule="W-23"),
+    Row(_LIVE, "Overflow", _J, (), ("start_over", "break_lane"), rule="N-9 W-21"),
+    Row(_D, "Overflow", SAME, ("already_saving",), kind=Kind.IGNORE, rule="N-9", note="the end of the save stops it"),
+    Row(_D, "Overflow", _S, (), ("stop_left",), rule="N-9 W-23"),
     Row(_UP, "LinkLost", SAME, ("looking",), ("dial_again",), rule="M-40 W-21", note="a try that failed"),
     Row(_LIVE, "LinkLost", SAME, ("may_return",), ("lose_link",), rule="W-21 W-22"),
     *_obeyed("LinkLost"),
@@ -216,7 +219,7 @@ _CONTROL_NAMES = (
     "StageAdvisory", "Checkpoint", "SaveConsensusModel", "ExecuteEvalCallback", "SetEpochCallbackRole",
     "EpochAggregated", "EvalBroadcast", "DeclareDead", "RequestSessionId", "NewSession", "RequestState",
     "ShutdownWithSave", "Shutdown", "Beacon", "Fenced", "Welcome", "Reject", "LinkLost", "LinkUp", "WindowOver",
-    "LaneClosed",
+    "Overflow", "LaneClosed",
 )
 
 _AFTER = tuple(

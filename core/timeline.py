@@ -57,7 +57,8 @@ _EVENTS = (
     _event("SyncStart", "A cycle is about to be armed (C-11).", cycle="its number"),
     _event("AverageStart", "Its requests are out (C-11.8).", cycle="its number", members="ranks that take part"),
     _event("Idle", "How long each member had shown no training when its cycle was armed: what the others, and the "
-           "barrier, made it wait (O-5).", cycle="its number", ms="by rank, within this window"),
+           "barrier, made it wait (O-5).", cycle="its number", ms="by rank, within this window",
+           held="by rank: what an idle one is held by, as the code that `explain` has for it; each hold once (D-8)"),
     _event("AverageEnd", "The cycle is finished (C-15.11).", cycle="its number", ms="from the arm to the finish"),
     _event("SyncEnd", "All that follows a finish is done (C-15.13).", cycle="its number", version="of the consensus"),
     _event("Cycle", "Record of a finished cycle and its window (C-15.4).", cycle="its number",

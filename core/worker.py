@@ -44,9 +44,9 @@ DEAF = (STOPPED, IN_COLLECTIVE)
 
 @attrs.frozen(kw_only=True)
 class WorkerSettings:
-    """What a worker takes from `Welcome` (V-6): who it is, and the durations and flags it needs, seconds throughout;
-    and the names of the callbacks that its script brought. `checks`: the run begins from what each rank brings, which
-    must be the same (M-6)."""
+    """What a worker takes from `Welcome` (V-6): who it is, and the durations and flags it needs, seconds throughout and
+    scaled; `time_scale` is for those without a knob (M-3); and the names of the callbacks that its script brought.
+    `checks`: the run begins from what each rank brings, which must be the same (M-6)."""
 
     run_id: bytes
     generation: int
@@ -56,6 +56,7 @@ class WorkerSettings:
     batch_size: int
     heartbeat_s: float = 1.0
     staleness_s: float = 30.0
+    time_scale: float = 1.0
     reconnect_window_s: float = 0.0
     leave_grace_s: float = 30.0
     drain_s: float = 60.0
@@ -74,7 +75,7 @@ class WorkerSettings:
         return cls(
             run_id=run_id, generation=welcome.generation, rank=welcome.rank, incarnation=welcome.incarnation,
             policy=c["policy"], batch_size=c["batch_size"], heartbeat_s=c["heartbeat_s"],
-            staleness_s=c["staleness_s"], reconnect_window_s=c["reconnect_window_s"],
+            staleness_s=c["staleness_s"], time_scale=c["time_scale"], reconnect_window_s=c["reconnect_window_s"],
             leave_grace_s=c["leave_grace_s"], drain_s=c["save_limit_s"] + c["exit_grace_s"],
             session_wait_s=c["session_wait_s"], min_ranks=c["min_ranks"],
             collective=c["averager"] == "collective", on_lost=c["on_lost"], save_path=c["save_path"],
@@ -123,6 +124,8 @@ class Worker(WorkerLink):
             self.last_now = before
             self.records.pop()
             raise
+        if self.reports.overfull:
+            self._fire("Overflow", None)
 
     def take_ready(self) -> Ready:
         """The events since the last call, for the journal (M-40), and their effects, in order."""

@@ -83,9 +83,8 @@ class WorkerLink(WorkerCollective):
         )  # fmt: skip
 
     def report(self, kind: type[m.Report], /, **fields: Any) -> None:
-        """Put one report on the lane, stamped and numbered (N-3), and keep it (N-9). With more than a lane may hold
-        the oldest are forgotten: nobody minds, unless this link breaks now. What is said about a round is stamped with
-        the generation of that round, which is over if the coordinator was started anew since (M-43)."""
+        """Put one report on the lane, stamped and numbered (N-3), and keep it (N-9). What is said about a round is
+        stamped with the generation of that round, which is over if the coordinator was started anew since (M-43)."""
         own, generation = self.settings, self.settings.generation
         if own.collective and kind in OF_A_CALL and self.call is not None:
             generation = self.call.generation
@@ -97,9 +96,9 @@ class WorkerLink(WorkerCollective):
         self.put(made(own.run_id, generation, own.rank, own.incarnation, number, self.control_handled, **fields))
 
     def put(self, report: m.Report) -> None:
-        """A report that has its number goes on the lane, and is kept (N-9)."""
-        if self.reports.append(report.report_seq, report, weight(report)):
-            self.reports.forget_oldest()
+        """A report that has its number goes on the lane, and is kept while its life may be gone on with (N-9)."""
+        if self.claims:
+            self.reports.append(report.report_seq, report, weight(report))
         if self.linked:
             self.outbox.append(Reporting(report))
 
@@ -120,7 +119,20 @@ class WorkerLink(WorkerCollective):
 
     def look_for_seat(self, event: m.Fenced) -> None:
         """W-21: a life is over, the process is not. What it claims will be answered with a new one."""
-        self._look_for(max(self.settings.reconnect_window_s, LEAST_WINDOW_S), f"fenced: {event.why}")
+        self._look_for(self._seat_window_s, f"fenced: {event.why}")
+
+    def break_lane(self, event: object) -> None:
+        """N-9: the coordinator confirms nothing, and no more is kept for it. This life is over, and is not claimed; the
+        rank asks for another one."""
+        cause = f"overflow: {len(self.reports)} reports are not confirmed"
+        self.claims = False
+        self.reports.clear()
+        if self.linked:
+            self._look_for(self._seat_window_s, cause)
+
+    @property
+    def _seat_window_s(self) -> float:
+        return max(self.settings.reconnect_window_s, LEAST_WINDOW_S * self.settings.time_scale)
 
     def _look_for(self, window_s: float, cause: str) -> None:
         self.linked, self.tries, self.look_until = False, 0, self.last_now + window_s
@@ -132,7 +144,8 @@ class WorkerLink(WorkerCollective):
         self._dial(event.after_s if isinstance(event, m.Reject) else 0.0)
 
     def _dial(self, at_least_s: float) -> None:
-        self.outbox.append(Dial(max(at_least_s, pause_s(self.settings.run_id, self.settings.rank, self.tries))))
+        pause = pause_s(self.settings.run_id, self.settings.rank, self.tries) * self.settings.time_scale
+        self.outbox.append(Dial(max(at_least_s, pause)))
         self.tries += 1
 
     def _cause(self, event: Any) -> str:

@@ -99,7 +99,8 @@ class Listener(Protocol):
 
 
 class Transport(Protocol):
-    """A scheme: how to listen and how to dial."""
+    """A scheme: how to listen and how to dial. One with times of its own multiplies them by its attribute `time_scale`,
+    which is set before anything else is asked of it (M-3)."""
 
     scheme: str
     capabilities: Capabilities

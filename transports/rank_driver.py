@@ -36,8 +36,6 @@ __all__ = ["Answer", "Dialler", "RankDriver"]
 
 FLUSH_S = 5.0
 """How long the last reports (`Exiting` among them) may take to leave."""
-OUTGOING_LIMIT = 4096
-"""Reports that may wait for the writer; more end the link as overflow (N-9)."""
 LEAST_TICK_S = 0.01
 """Pause after a tick: a deadline that a tick does not move must not keep this thread from everything else."""
 
@@ -84,8 +82,6 @@ class RankDriver:
         Raises `LocalProtocolError`, nothing changed, for an event that cannot happen now."""
         with self._lock:
             self._handle(event)
-            if len(self._outgoing) > OUTGOING_LIMIT:
-                self._handle(ev.LinkLost(cause="overflow: the coordinator takes no reports (N-9)"))
             kick = not self._kick_due
             self._kick_due = True
         if kick:

@@ -28,8 +28,9 @@ _SHIPPED = (
 )
 
 
-def find_transport(url: str) -> Transport:
-    """A new transport for the scheme of `url`, such as `tcp` in `tcp://host:port`.
+def find_transport(url: str, time_scale: float = 1.0) -> Transport:
+    """A new transport for the scheme of `url`, such as `tcp` in `tcp://host:port`. One that has times of its own is
+    told the `time_scale` of the run (M-3).
 
     Raises:
         ConfigError: the URL has no scheme, nobody or more than one package provides it, or its plug-in is broken.
@@ -43,7 +44,10 @@ def find_transport(url: str) -> Transport:
     if len(claims) > 1:
         names = " and ".join(_describe(claim) for claim in claims)
         raise ConfigError(f"the scheme {scheme!r} is provided twice, by {names}: uninstall one of them")
-    return _make(claims[0])
+    transport = _make(claims[0])
+    if hasattr(transport, "time_scale"):
+        transport.time_scale = time_scale
+    return transport
 
 
 def known_schemes() -> list[str]:

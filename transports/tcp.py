@@ -46,7 +46,7 @@ __all__ = ["TcpTransport"]
 
 FIRST_PAUSE_S = 0.5
 LAST_PAUSE_S = 10.0
-"""Pauses between two attempts of a dial double from the first to the last of these (M-3)."""
+"""Pauses between two attempts of a dial double from the first to the last of these (M-3), under `time_scale`."""
 
 LEAST_ATTEMPT_S = 1.0
 """What the last attempt of a dial gets when the total is used up."""
@@ -60,14 +60,13 @@ LOOPBACK = "127.0.0.1"
 
 @attrs.define(kw_only=True)
 class TcpTransport:
-    """Listens and dials over TCP. All fields are seconds, see the top of the module.
-
-    Whoever scales the times of M-3 by `time_scale` makes the transport with scaled ones, on every process alike.
-    """
+    """Listens and dials over TCP. Times are seconds, see the top of the module; `time_scale` multiplies all of them."""
 
     dial_total_s: float = 30.0
     handshake_s: float = 10.0
     write_stall_s: float = 30.0
+    time_scale: float = 1.0
+    """That of the run (M-3), the same on every process."""
     once: bool = False
     """One try per dial, for a caller that counts its tries itself (M-40)."""
 
@@ -97,8 +96,8 @@ class TcpTransport:
             listening=bound,
             url=f"tcp://{address_text(bound.getsockname())}",
             credentials=credentials,
-            handshake_s=self.handshake_s,
-            write_stall_s=self.write_stall_s,
+            handshake_s=self.handshake_s * self.time_scale,
+            write_stall_s=self.write_stall_s * self.time_scale,
         )
 
     async def dial(self, url: str, credentials: Credentials) -> Channel:
@@ -115,12 +114,12 @@ class TcpTransport:
         check_credentials(credentials)
         host, port = _host_and_port(url, lowest_port=1)
         host = host or LOOPBACK
-        deadline = trio.current_time() + self.dial_total_s
-        pause = FIRST_PAUSE_S
+        total_s, pause = self.dial_total_s * self.time_scale, FIRST_PAUSE_S * self.time_scale
+        deadline = trio.current_time() + total_s
         while True:
             failure: Exception
             left = math.inf if self.once else deadline - trio.current_time()
-            limit_s = max(LEAST_ATTEMPT_S, min(left, self.handshake_s))
+            limit_s = max(LEAST_ATTEMPT_S, min(left, self.handshake_s * self.time_scale))
             try:
                 return await self._attempt(host, port, credentials, limit_s)
             except RefusedError as error:
@@ -133,13 +132,16 @@ class TcpTransport:
                 failure = error
             left = deadline - trio.current_time()
             if left <= 0 or self.once:
-                tried = "once" if self.once else f"for {self.dial_total_s:g} s"
+                tried = "once" if self.once else f"for {total_s:g} s"
+                if isinstance(failure, RefusedError):
+                    text = f"{url}: {failure}; tried {tried}"
+                    raise RefusedError(text, code=failure.code, retry=True) from failure
                 raise TransportError(
                     f"nobody answers at {host}:{port}, tried {tried} ({_plain(failure)}): "
                     "is the coordinator running, and is this its address?"
                 ) from failure
             await trio.sleep(min(pause, left))
-            pause = min(2 * pause, LAST_PAUSE_S)
+            pause = min(2 * pause, LAST_PAUSE_S * self.time_scale)
 
     async def _attempt(self, host: str, port: int, credentials: Credentials, limit_s: float) -> Channel:
         """One try, at most `limit_s` from the look-up of the name to the listener's opening block."""
@@ -181,7 +183,7 @@ class TcpTransport:
                         # While nobody listens, a connect to a port of the ephemeral range may be given that very
                         # port as its own, and then TCP connects it to itself.
                         raise ConnectionRefusedError(errno.ECONNREFUSED, "connected to itself")
-                    lane = TcpLane(connected, self.write_stall_s)
+                    lane = TcpLane(connected, self.write_stall_s * self.time_scale)
                 except OSError as error:
                     failure = error
                 else:

@@ -52,7 +52,8 @@ class FinalWindow:
 class Desk:
     """Dispatch decisions over the coordinator's book, balancer and voters. `advice_due` says that an epoch has begun
     and nobody was told yet what may come next (D-24); `whole` is a window of all voters in steps, `probing` that no
-    speed is known: the survey of D-6, which every chunk asks for."""
+    speed is known: the survey of D-6, which every chunk asks for. `holds` says by what each idle rank is held (D-8),
+    `untold` which of these episodes are not on the timeline yet."""
 
     co: Coordinator
     window: FinalWindow | None = None
@@ -62,6 +63,8 @@ class Desk:
     advice_due: bool = False
     whole: int = 0
     probing: bool = True
+    holds: dict[int, str] = attrs.field(factory=dict)
+    untold: dict[int, str] = attrs.field(factory=dict)
 
     # --- budgets -------------------------------------------------------------------------------------------------
 
@@ -167,8 +170,10 @@ class Desk:
     def take(self, rank: int, epoch: int, batches: int) -> Plan | None:
         """Take and serve in one act."""
         plan = self.co.book.take(rank, epoch, batches)
-        if plan is not None and self.window is not None:
-            self._serve(rank, epoch, -(-plan.size // self.co.book.batch_size))
+        if plan is not None:
+            self.holds.pop(rank, None)
+            if self.window is not None:
+                self._serve(rank, epoch, -(-plan.size // self.co.book.batch_size))
         return plan
 
     def rollback(self, rank: int, plan_id: int) -> None:
@@ -213,8 +218,36 @@ class Desk:
             return False
         return peer.phase == VOTER and peer.attached and not (co.stopping or co.save_issued)
 
+    def why_held(self, rank: int) -> str:
+        """By what a voter is held that has nothing to train, as the code that `explain` has for it (D-8, O-4)."""
+        if self.co.stopping or self.co.save_issued:
+            return "E24"
+        if not self.co.peers[rank].attached:
+            return "E22"
+        if self.quiesced((rank,)):
+            return "E06"
+        return "E04" if self.left(rank) else "E03"
+
+    def told_holds(self) -> dict[str, str]:
+        """The holds that have begun since this was asked last, by rank: each episode is told once (D-8)."""
+        fresh, self.untold = self.untold, {}
+        return {str(rank): fresh[rank] for rank in sorted(fresh)}
+
+    def _hold(self, rank: int) -> None:
+        """D-8: the rank gets nothing. An episode lasts until it is given a plan, and is noted where it begins: whoever
+        asks for one meanwhile, and that may be every pass, finds it noted."""
+        held = self.co.book.ranks.get(rank)
+        if rank not in self.holds and (held is None or not held.plans):
+            self.holds[rank] = self.untold[rank] = self.why_held(rank)
+
     def dispatch_next(self, rank: int) -> bool:
         """Give a rank its next chunk, if it may have one (D-8)."""
+        given = self._dispatch(rank)
+        if not given:
+            self._hold(rank)
+        return given
+
+    def _dispatch(self, rank: int) -> bool:
         peer = self.co.peers[rank]
         if not self.may_serve(peer) or not self.left(rank):
             return False

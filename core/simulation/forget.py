@@ -5,7 +5,8 @@ Each of these is kept by the machines for people, for clocks, or for a use that 
 - what stages have taken (M-11): while time stands still all durations are equal, and only their number differs;
   without them a stage is always suspected after `suspect_initial_s`;
 - the kind of the last progress, the bytes that came, the metrics of an epoch (K-20), also in the message that tells of
-  them, counts of what was fenced, refused, lost and replayed: shown and recorded, never asked;
+  them, what idle ranks are held by (D-8), counts of what was fenced, refused, lost and replayed: shown and recorded,
+  never asked;
 - where no link comes back and nobody is excluded (`no_returns`): the copies of messages that both ends keep (N-9), of
   which only a reattachment asks, and a limit that no run here comes near; how far either end has confirmed what it got,
   which releases those copies; and what a message reserved that has got into the lane, since only a message that has
@@ -55,6 +56,8 @@ def of_coordinator(co: Coordinator, failed: Collection[tuple[int, int, int]]) ->
     co.fenced.clear()
     co.fenced_told.clear()
     co.refused.clear()
+    co.desk.holds.clear()
+    co.desk.untold.clear()
     co.violations = co.lost_sends = co.deaths = co.book.replayed = 0
     for epoch in co.desk.tallies:
         co.desk.tallies[epoch] = EpochTally()

@@ -11,7 +11,7 @@ import click
 import pytest
 
 import paceline
-from paceline.backends import cli
+from paceline.backends import cli, coordinate
 from paceline.backends.console import Board, Display
 from paceline.backends.launch import Kill
 from paceline.core.config import Config
@@ -169,6 +169,15 @@ def test_a_finding_in_a_table_is_a_failure(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr("paceline.core.lint.lint", lambda table, _: [f"{table.name}: is odd"])
     assert call(monkeypatch, "lint-tables") == 1
     assert capsys.readouterr().out.splitlines() == [f"{name}: is odd" for name in TABLES]
+
+
+def test_a_coordinator_listens_on_this_host_alone_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-28, section 15: loopback and port 1337."""
+    bound: list[str] = []
+    monkeypatch.setattr(coordinate, "coordinate", lambda config, bind, run_dir, **rest: bound.append(bind) or 0)
+    for options in ([], ["--bind", "tcp://0.0.0.0:0"]):
+        cli.cli.main(["coordinate", "--ranks", "1", *options], standalone_mode=False)
+    assert bound == ["tcp://127.0.0.1:1337", "tcp://0.0.0.0:0"]
 
 
 def test_slow_and_kill_are_read() -> None:

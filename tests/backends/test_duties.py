@@ -87,6 +87,11 @@ def test_k14_what_an_evaluation_draws_is_not_missing_afterwards() -> None:
     with random_state_kept(live):
         assert draw() == expected
     assert draw() == expected
+    torch.manual_seed(1), random.seed(1), numpy.random.seed(1)
+    drawing = Callbacks(evaluate=lambda model: draw()[0], checkpoint=lambda version, session: draw())
+    for order in (EVALUATE, CHECKPOINT):
+        assert act(drawing, order, on=live).error is None
+    assert draw() == expected
 
 
 @pytest.mark.parametrize(("given", "metric", "count"), [(0.5, 0.5, None), ((0.25, 8), 0.25, 8), (None, None, None),

@@ -15,10 +15,7 @@ import torch
 import trio
 from torch.utils.data import Dataset, TensorDataset
 
-from paceline.backends.connection import Connection, Environment
 from paceline.backends.data import Collator, dataset_identity
-from paceline.backends.flat import FlatModel
-from paceline.backends.schema import schema_of
 from paceline.backends.serve import serve
 from paceline.backends.session import Session
 from paceline.backends.terminal import LeaveSignals
@@ -27,12 +24,11 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.config import Config
-from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, RefusedError, TransportError
+from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, RefusedError
 from paceline.core.worker import Worker
 
 from support.small_run import BATCH, PATIENCE_S, SAMPLES, Seen, SmallRun, Thread, dataset, train_one
 from support.transports import CREDENTIALS
-from support.words import hello
 
 
 class Raising(Dataset[Any]):
@@ -68,6 +64,33 @@ def test_a_run_trains_every_sample_once_and_ends_with_one_model(policy: str, tmp
         assert one.rates == sorted(one.rates, reverse=True), "positions never fall"
         assert one.rates[0] == 0.05
     assert run.named("Finish") and not [r for r in run.named("Alert") if r["critical"]]
+
+
+def test_what_a_script_reports_is_the_mean_of_the_cohort_in_the_record_of_the_epoch():
+    """K-20: over all ranks, weighted by counts; what is no number is left out, and a mistake says what to do."""
+
+    def tell(seen: Seen, batch: Any) -> None:
+        seen.session.report("sample", torch.tensor(batch.samples).float().mean(), count=len(batch.samples))
+        seen.session.report("broken", math.nan if batch.samples[0] % 2 else 1.0)
+        with pytest.raises(LocalProtocolError, match="1 to 128"):
+            seen.session.report("", 1.0)
+        with pytest.raises(LocalProtocolError, match="at least 1"):
+            seen.session.report("nothing", 1.0, count=0)
+
+    def train(rank: int) -> None:
+        seen = Seen(run.session(rank))
+        for batch in seen.session:
+            tell(seen, batch)
+            train_one(seen.session, batch)
+            with pytest.raises(LocalProtocolError, match=r"between a batch and its session\.step"):
+                seen.session.report("late", 1.0)
+
+    run = SmallRun(target_ranks=2)
+    for rank in [Thread(lambda: train(0)), Thread(lambda: train(1))]:
+        rank.result()
+    run.coordinator.result()
+    ends = run.named("EpochEnd")
+    assert [end["scalars"] for end in ends] == [{"sample": (SAMPLES - 1) / 2, "broken": 1.0}] * 2
 
 
 def test_a_second_session_in_the_same_process_is_a_new_run():
@@ -285,34 +308,6 @@ def test_a_rank_that_does_not_fit_is_refused_by_name(options: dict[str, Any], te
     second = run.start(1)
     assert [rank.result().session.version for rank in (first, second)]
     run.coordinator.result()
-
-
-def test_nobody_to_talk_to_is_one_clear_error():
-    """M-3: after the patience of the environment."""
-    environment = Environment(url="tcp://127.0.0.1:1", token=b"t" * 32, run_id=b"r" * 16, dial_s=0.0)
-    model = torch.nn.Linear(3, 2)
-    with pytest.raises(TransportError):
-        Session(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset(), batch_size=BATCH,
-                environment=environment)  # fmt: skip
-
-
-def test_a_dial_that_is_interrupted_leaves_no_rank_behind():
-    """Ctrl-C while nobody answers yet: the thread ends, or it would take a seat later that nobody trains."""
-
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            raise KeyboardInterrupt
-
-    environment = Environment(url="tcp://127.0.0.1:1", token=b"t" * 32, run_id=b"r" * 16, dial_s=600.0)
-    connection = Connection()
-    connection._answered = Interrupted()
-    model = torch.nn.Linear(3, 2)
-    with pytest.raises(KeyboardInterrupt):
-        connection.start(environment, hello(SAMPLES), FlatModel(model, schema_of(model)))
-    thread = connection._thread
-    assert thread is not None
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
 
 
 def test_a_copy_is_reported_before_it_is_shipped_and_never_lies_where_the_last_one_does():

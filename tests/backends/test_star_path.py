@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 import trio
@@ -16,14 +20,16 @@ from trio.testing import MockClock
 
 from paceline.backends import star_link
 from paceline.backends.checkpoint import load_model
-from paceline.backends.star_server import StarServer
+from paceline.backends.layout import header_block
+from paceline.backends.star import StarAverager
+from paceline.backends.star_server import MAX_HEADER, StarServer
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
-from paceline.core.errors import LocalProtocolError
+from paceline.core.errors import LocalProtocolError, RemoteProtocolError
 
 from support.star_path import PARAMS, STATE, adopt, one_cycle, parameters, path, staged
-from support.transports import run
+from support.transports import MEMORY, meeting, run
 
 PIPE_FILLING = 300
 """A square layer of this size is more bytes than a pipe in memory takes."""
@@ -304,6 +310,27 @@ def test_progress_is_told_once_a_second_and_the_end_always():
     trio.run(main, clock=MockClock(rate=0.0))
 
 
+@pytest.mark.parametrize(("changes", "size", "text"), [
+    ({}, MAX_HEADER + 1, f"a header of {MAX_HEADER + 1} bytes, the limit is {MAX_HEADER}"),
+    ({"rank": 1}, 10, "a block names rank 1, the lane is of rank 0"),
+    ({"incarnation": 2}, 10, "a block names rank 0, the lane is of rank 0"),
+], ids=["header", "rank", "incarnation"])  # fmt: skip
+def test_a_block_that_no_rank_sends_ends_its_lane_before_memory_is_given(
+    changes: dict[str, int], size: int, text: str
+):
+    """N-25, N-26: a header is a small map, and a lane speaks for one incarnation."""
+
+    async def main() -> None:
+        async with meeting(MEMORY) as met:
+            rank, coordinator = await met.join()
+            block = attrs.evolve(header_block(PARAMS, 0, 0, 1, size), **changes)
+            await rank.send_bulk(block, memoryview(bytes(size)))
+            with pytest.raises(RemoteProtocolError, match=text):
+                await StarServer(lambda: None, StarAverager).serve(0, 1, coordinator)
+
+    run(main)
+
+
 def test_files_are_written_with_the_record_last(tmp_path: Path):
     """K-6, K-8: the record names the file and its hash, so it is there only if the file is."""
 
@@ -321,6 +348,38 @@ def test_files_are_written_with_the_record_last(tmp_path: Path):
             assert record["files"] == {file.name: hashlib.sha256(file.read_bytes()).hexdigest()}
 
     run(main)
+
+
+def test_a_record_that_cannot_be_written_leaves_the_older_one_and_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """K-8: the disk is full when the weights are in place; path and size are told, and training goes on."""
+    sync, synced = os.fsync, []
+
+    def full(handle: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{handle}")
+        synced.append("directory" if os.path.isdir(name) else name.rpartition(".consensus.")[2].partition(".")[0])
+        if synced[4:] and synced[-1] == "meta":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    async def main() -> None:
+        async with path(8) as p:
+            await one_cycle(p)
+            for version in (1, 2):
+                p.server.perform(fx.WriteMeta({"version": version}))
+                p.server.perform(fx.SaveConsensus(version, version, str(tmp_path / "consensus")))
+                await p.server.settle()
+            first, second = [event.error for event in p.told.of(ev.MetaWritten)]
+            assert first is None and second is not None and p.server.failure == second
+            assert re.search(r"consensus\.meta\.json \(\d+ bytes\) could not be .*No space", second)
+
+    run(main)
+    assert synced == ["safetensors", "directory", "meta", "directory", "safetensors", "directory", "meta"]
+    assert json.loads((tmp_path / "consensus.meta.json").read_text())["version"] == 1
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["consensus.meta.json", "consensus.safetensors"]
 
 
 def test_a_file_that_cannot_be_written_is_told_and_has_no_record(tmp_path: Path):

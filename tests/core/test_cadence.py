@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.core import cadence, cadence_inputs, trust
 from paceline.core.cadence import Balancer, CadencePhase, NudgeDown
-from paceline.core.cadence_inputs import Device, hardware_anchor, select_feed, window_cap
+from paceline.core.cadence_inputs import Device, device_text, hardware_anchor, hardware_of, select_feed, window_cap
 
 from support.cadence_reports import feed, staged, window
 
@@ -217,9 +217,13 @@ def test_re_election_once_stable(costs, elected):
     assert balancer.anchor_rank == elected
 
 
-def test_a_pin_holds_through_warmup():
+@pytest.mark.parametrize("hint", [
+    {"speed_ratios": {0: 3.0, 1: 1.0}}, {"anchor_ratios": {0: 3.0, 1: 1.0}},
+    {"hardware": {rank: Device(vendor="a", arch_generation=9 - rank, memory_gb=80) for rank in (0, 1)}},
+], ids=lambda hint: next(iter(hint)))  # fmt: skip
+def test_a_pin_holds_through_warmup(hint):
     """B-6: measurements that disagree move the pin only from phase Stable on."""
-    balancer = Balancer(ranks=(0, 1), anchor_ratios={0: 3.0, 1: 1.0})
+    balancer = Balancer(ranks=(0, 1), **hint)
     feed(balancer, {0: 50.0, 1: 10.0}, times=5)
     assert balancer.anchor_rank == 1
     feed(balancer, {0: 50.0, 1: 10.0})
@@ -262,6 +266,21 @@ def test_hardware_prior():
     assert hardware_anchor({0: young, 2: old, 1: old}) == 1
     assert hardware_anchor({0: young, 1: other}) is None
     assert hardware_anchor({}) is None
+
+
+def test_what_ranks_tell_of_their_devices_is_the_prior():
+    """B-6: each rank's weakest device; a rank that tells nothing to go by, or of two vendors, leaves no prior."""
+    large = device_text("NVIDIA H100 80GB HBM3", "9.0", 85_017_755_648)
+    small, other = device_text("NVIDIA A10", "8.6", 23_609_475_072), device_text("AMD Instinct MI250X", "9.0", 68 << 30)
+    assert (large, small) == ("NVIDIA H100 80GB HBM3, generation 9.0, 79 GB", "NVIDIA A10, generation 8.6, 22 GB")
+    weak = Device(vendor="NVIDIA", arch_generation=8.6, memory_gb=22.0)
+    strong = Device(vendor="NVIDIA", arch_generation=9.0, memory_gb=79.0)
+    assert hardware_of({0: [large], 1: [small], 2: [large, small]}) == {0: strong, 1: weak, 2: weak}
+    for odd in ([], ["cpu"], [large, "cpu"], [large, other], ["NVIDIA, generation 9.0.1, 3 GB"], [small + " more"]):
+        assert hardware_of({0: [large], 1: odd}) is None, odd
+    assert hardware_anchor(hardware_of({0: [large], 1: [other]}) or {}) is None
+
+
 
 
 # --- B-7, B-8 ----------------------------------------------------------------------------------------------------

@@ -183,6 +183,48 @@ def test_time_scale_multiplies_all_but_heartbeat_and_beacon() -> None:
     assert (welcome["staleness_s"], welcome["heartbeat_s"], welcome["save_limit_s"]) == (60.0, 1.0, 60.0)
 
 
+def test_every_time_that_is_read_is_scaled() -> None:
+    """M-3: all of them on every process alike, so wherever a machine reads a knob that is a duration it does so through
+    `Config.scaled`. Heartbeat and beacon are the exception, and what has been scaled already."""
+    knobs = {field.name for field in attrs.fields(Config) if field.name.endswith("_s")} - {"heartbeat_s", "beacon_s"}
+    assert len(knobs) == 19, "a new one is to be looked at"
+    read: set[str] = set()
+    for path in sorted(Path(paceline.core.__file__).parent.rglob("*.py")):
+        if path.name == "config.py" or "simulation" in path.parts:
+            continue
+        for call in ast.walk(tree := ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "scaled":
+                for inside in ast.walk(call):
+                    inside.under_scale = True  # type: ignore[attr-defined]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in knobs and "config" in ast.unparse(node.value):
+                read.add(node.attr)
+                assert hasattr(node, "under_scale") or node.attr in PRESENCE, f"{path.name}:{node.lineno} {node.attr}"
+    assert {"join_timeout_s", "exit_grace_s", "role_limit_s", "suspect_floor_s", "reconnect_window_s"} <= read
+
+
+PRESENCE = ("link_grace_s", "reconnect_window_s")
+"""Asked for whether they are there at all, too."""
+
+
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_ranks_are_told_scaled_times(scale: float) -> None:
+    """M-3: whatever of the welcome is a duration, but for the heartbeat; and the scale itself, for what has no knob."""
+    plain, scaled = (Config(batch_size=1, num_epochs=1, time_scale=factor).welcome(10, 1) for factor in (1.0, scale))
+    assert scaled["time_scale"] == scale
+    for name, seconds in plain.items():
+        if name.endswith("_s"):
+            assert isinstance(seconds, float)
+            assert scaled[name] == (seconds if name == "heartbeat_s" else seconds * scale), name
+
+
+def test_a_scaled_silence_holds_three_heartbeats() -> None:
+    """M-3: heartbeats are never scaled, so a small scale must not make healthy ranks look dead."""
+    assert Config(time_scale=0.1).staleness_s == pytest.approx(3.0)
+    with pytest.raises(ConfigError, match=r"heartbeat_timeout_s = 10.0 .*time_scale .*3 x heartbeat_s = 3.0"):
+        Config(heartbeat_timeout_s=10.0, time_scale=0.1)
+
+
 def test_ceilings_follow_the_heartbeat_timeout() -> None:
     """M-15: max(10 hb, 300)."""
     assert Config(heartbeat_timeout_s=60.0).reduce_ceiling == 600.0

@@ -151,7 +151,9 @@ def test_another_run_is_refused_without_proof() -> None:
     assert caught.value.code == RejectCode.OTHER_RUN and not caught.value.retry
 
 
-@pytest.mark.parametrize(("code", "retry"), [(RejectCode.BUSY, True), (RejectCode.SIZE, False), (200, False)])
+@pytest.mark.parametrize(("code", "retry"), [
+    (RejectCode.BUSY, True), (RejectCode.FULL, True), (RejectCode.SIZE, False), (200, False),
+])  # fmt: skip
 def test_any_other_refusal_names_its_number(code: int, retry: bool) -> None:
     """N-29: also of a later protocol; only closing, full and busy may be tried again."""
     with pytest.raises(RefusedError, match=str(int(code))) as caught:

@@ -56,17 +56,19 @@ def test_what_is_kept_goes_through_a_snapshot(confirmations: list[int]) -> None:
 
 
 def test_a_lane_has_two_limits() -> None:
-    """N-9: 4096 messages, or 4 MiB; whoever may forget loses the oldest, and only those."""
+    """N-9: 4096 messages, or 4 MiB, and one more of either is too much; what is confirmed makes room."""
     many, large = Retained(), Retained()
-    for number in range(1, MOST_MESSAGES + 2):
+    for number in range(1, MOST_MESSAGES + 1):
         keep(many, beacon(number))
+    assert not many.overfull
+    keep(many, beacon(MOST_MESSAGES + 1))
     assert many.overfull
-    many.forget_oldest()
+    many.release(1)
     assert not many.overfull and next(b.control_seq for b in many.after(0)) == 2
     assert not many.covers(0, MOST_MESSAGES + 1) and many.covers(1, MOST_MESSAGES + 1)
     keep(large, m.StageAdvisory(**_stamp(1), counts=(), segments=((0, ((1 << 60, 1),) * (MOST_BYTES // 20)),)))
     assert large.overfull and len(large) == 1
-    large.forget_oldest()
+    large.release(1)
     assert len(large) == 0 and large.bytes == 0
 
 

@@ -28,7 +28,7 @@ MOVING = {
         "RequestParams", "Update", "StartEpoch", "ExtendPartition", "Throttle", "ChunkDone", "ShutdownWithSave",
         "Shutdown", "ActionDone", "Fenced", "LinkLost", "LaneClosed", "GraceOver", "LeaveRequested", "TrainingFailed",
         "SyncNow", "NewSession", "SessionOverdue", "CollectiveDone", "CollectiveFailed", "Welcome", "Reject",
-        "WindowOver",
+        "WindowOver", "Overflow",
     },
 }  # fmt: skip
 """The events that may move a machine (M-1, C-2, C-25, section 5)."""

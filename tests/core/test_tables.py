@@ -249,6 +249,7 @@ WORKER_EVENTS: dict[str, list[Any]] = {
     "Welcome": [m.Welcome(rank=1, incarnation=i, generation=2, status=s, control_seq=0, report_seq=0, config={})
                 for i, s in ((1, m.WelcomeStatus.RESUMED), (2, m.WelcomeStatus.JOINING))],
     "Reject": [m.Reject(code=12, text="x", retry=retry) for retry in (True, False)], "WindowOver": [None],
+    "Overflow": [None],
     "LinkLost": [ev.LinkLost(cause="x"), None], "LinkUp": [ev.LinkUp()], "LaneClosed": [ev.LaneClosed()],
     "StepDone": [ev.StepDone(samples=2, batch_ms=1.0, data_ms=0.0, lr=0.1)],
     "ChunkDone": [ev.ChunkDone(plan_ids=(i,), epoch=0, batches=1, samples=2, epoch_ms=1.0, share_complete_ms=1.0,

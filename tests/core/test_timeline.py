@@ -206,4 +206,6 @@ def test_the_wait_for_the_slowest_is_told_at_the_arm() -> None:
     hand.tick(2.0)
     effects = hand.step(1, 3)
 
-    assert named(effects, "Idle") == [{"cycle": 1, "ms": {"0": pytest.approx(2000.0), "1": 0.0}}]
+    assert named(effects, "Idle") == [
+        {"cycle": 1, "ms": {"0": pytest.approx(2000.0), "1": 0.0}, "held": {"0": "E03"}},
+    ]

@@ -13,6 +13,7 @@ import attrs
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core.phases import WorkerPhase
+from paceline.core.retention import MOST_BYTES
 
 from .rank import Rank
 
@@ -50,6 +51,12 @@ def say(kind: type, **fields: Any) -> Callable[[Rank], list[Any]]:
 def tell(event: Any) -> Callable[[Rank], list[Any]]:
     """The training process or the driver says something."""
     return lambda rank: rank.feed(event)
+
+
+def overflow(rank: Rank) -> list[Any]:
+    """More is unconfirmed than a lane may hold (N-9)."""
+    rank.worker.reports.bytes = MOST_BYTES + 1
+    return rank.feed(ev.LinkUp())
 
 
 def seq(*steps: Callable[[Rank], object]) -> Callable[[Rank], object]:

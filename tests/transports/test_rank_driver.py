@@ -18,9 +18,10 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.errors import LocalProtocolError, TransportError
 from paceline.core.phases import WorkerPhase
+from paceline.core.retention import MOST_MESSAGES
 from paceline.core.worker import Worker, WorkerSettings
 from paceline.transports.api import Channel
-from paceline.transports.rank_driver import FLUSH_S, OUTGOING_LIMIT, RankDriver
+from paceline.transports.rank_driver import FLUSH_S, RankDriver
 
 from support.glue import run_in_no_time
 from support.rank import RUN
@@ -49,16 +50,16 @@ class Stage:
     async def train(self) -> None:
         """Bring the worker to training a long plan."""
         await self.say(m.RequestParams, cycle=0, attempt=0, observer=True)
-        await self._order(fx.TakeSnapshot)
+        await self.order(fx.TakeSnapshot)
         self.driver.feed(ev.SnapshotTaken(0, 0, 1.0))
         self.driver.feed(ev.ConsensusStaged(cycle=0, attempt=0, outcome=m.Outcome.OBSERVER, total_steps=0))
         await self.say(m.Update, cycle=0, attempt=0, version=0, global_step=0, outcome=m.Outcome.OBSERVER,
                        merged_steps=0, next_plan=PLAN)  # fmt: skip
-        await self._order(fx.Train)
+        await self.order(fx.Train)
         for kind in (m.SnapshotReady, m.SyncAck):
             assert isinstance(await self.far.receive(), kind)
 
-    async def _order(self, kind: type) -> Any:
+    async def order(self, kind: type) -> Any:
         while True:
             while self.driver.orders.empty():
                 await trio.lowlevel.checkpoint()
@@ -140,7 +141,7 @@ def test_a_coordinator_that_is_silent_and_reads_nothing_counts_as_lost_too():
         async with stage() as s:
             await s.train()
             begun = trio.current_time()
-            for _ in range(OUTGOING_LIMIT // 2):
+            for _ in range(MOST_MESSAGES // 2):
                 s.driver.feed(STEP)  # more bytes than the pipe holds, fewer reports than would be an overflow
             await s.ended.wait()
             assert trio.current_time() - begun == pytest.approx(STALENESS_S + FLUSH_S, abs=0.1)
@@ -150,18 +151,23 @@ def test_a_coordinator_that_is_silent_and_reads_nothing_counts_as_lost_too():
 
 
 def test_reports_that_nobody_takes_overflow():
-    """N-9: bounded memory; the incarnation ends."""
+    """N-9: bounded memory; the incarnation ends, and the rank looks for a new one, without a claim."""
 
     async def main() -> None:
         async with stage() as s:
             await s.train()
-            begun = trio.current_time()
-            for _ in range(OUTGOING_LIMIT + 1):
+            for _ in range(MOST_MESSAGES - 3):  # after SnapshotReady and SyncAck, so this lane is full to the last
                 s.driver.feed(STEP)
-            assert s.driver.worker.phase == WorkerPhase.STOPPED
+            assert s.driver.worker.phase == WorkerPhase.TRAINING
+            for _ in range(2):
+                s.driver.feed(STEP)
+            worker = s.driver.worker
+            assert (worker.phase, worker.linked, len(worker.reports)) == (WorkerPhase.JOINING, False, 0)
+            told = await s.order(fx.Publish)
+            assert told.name == "link_lost" and "overflow" in told.facts["cause"]
+            assert s.driver.worker.claim() is None
             await s.ended.wait()
-            assert trio.current_time() - begun == pytest.approx(FLUSH_S)
-            assert "overflow" in s.stop().text
+            assert s.stop().status == "coordinator_lost"
 
     run_in_no_time(main)
 

@@ -17,8 +17,8 @@ import trio
 import trio.testing
 
 from paceline.core.errors import ConfigError, RefusedError, TransportError
-from paceline.core.messages import Exiting, RejectCode
-from paceline.core.wire import DialHandshake, Lane, refusal_prelude
+from paceline.core.messages import Exiting
+from paceline.core.wire import DialHandshake, Lane
 from paceline.transports import framed
 from paceline.transports.api import Channel
 from paceline.transports.tcp import TcpTransport
@@ -218,26 +218,6 @@ def test_a_wrong_proof_gets_no_answer() -> None:
             assert await is_closed(replayed)
             recorded.close()
             replayed.close()
-
-    run(main)
-
-
-def test_too_many_knocking_are_turned_away_and_the_next_get_in() -> None:
-    """N-25, N-29: 64 preludes pending, one more is told busy, and places are given back."""
-
-    async def main() -> None:
-        async with meeting(TCP) as met:
-            idle = [await connect(met.listener.url) for _ in range(PENDING_PRELUDES)]
-            turned_away = await connect(met.listener.url)
-            assert await read_exactly(turned_away, 64) == refusal_prelude(RejectCode.BUSY)
-            assert await is_closed(turned_away)
-            with pytest.raises(TransportError, match="code 14"):
-                await met.transport.dial(met.listener.url, CREDENTIALS)
-            for stranger in (*idle, turned_away):
-                stranger.close()
-            patient = TcpTransport()
-            rank = await patient.dial(met.listener.url, CREDENTIALS)
-            await rank.aclose()
 
     run(main)
 

@@ -56,8 +56,9 @@ def test_whoever_counts_tries_itself_gets_one() -> None:
         run(main)
 
 
-def test_attempts_are_spaced_by_the_table() -> None:
-    """M-3: back-off 0.5 s doubling to 10 s, 30 s in total."""
+@pytest.mark.parametrize("scale", [1.0, 0.5, 4.0])
+def test_attempts_are_spaced_by_the_table(scale: float) -> None:
+    """M-3: back-off 0.5 s doubling to 10 s, 30 s in total, 10 s a handshake; all of them under time_scale."""
 
     class Refused(TcpTransport):
         async def _attempt(self, host: str, port: int, credentials: Credentials, limit_s: float) -> Channel:
@@ -70,12 +71,13 @@ def test_attempts_are_spaced_by_the_table() -> None:
 
     async def main() -> None:
         started.append(trio.current_time())
-        with pytest.raises(TransportError, match="tried for 30 s"):
-            await Refused().dial("tcp://127.0.0.1:1", CREDENTIALS)
+        with pytest.raises(TransportError, match=f"tried for {30 * scale:g} s"):
+            await Refused(time_scale=scale).dial("tcp://127.0.0.1:1", CREDENTIALS)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert [at for at, _ in attempts] == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5, 30.0]
-    assert [limit for _, limit in attempts] == [10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 4.5, 1.0]
+    assert [at / scale for at, _ in attempts] == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5, 30.0]
+    assert [limit / scale for _, limit in attempts][:-1] == [10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 4.5]
+    assert attempts[-1][1] == 1.0, "the last one gets that much, whatever is left"
 
 
 def test_a_dial_survives_refusal_reset_and_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +120,38 @@ def test_a_dial_survives_refusal_reset_and_silence(monkeypatch: pytest.MonkeyPat
             await listener.serve(handler)
 
     run(main)
+
+
+def test_a_door_that_stays_busy_is_no_missing_coordinator() -> None:
+    """N-29 code 14: tried again for all that time, and then the line says that somebody is there."""
+    server = socket.create_server(("127.0.0.1", 0))
+    url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    knocks = 0
+
+    async def main() -> None:
+        nonlocal knocks
+        server.setblocking(False)
+        listening = trio.socket.from_stdlib_socket(server)
+
+        async def turn_away() -> None:
+            nonlocal knocks
+            while True:
+                knocking, _ = await listening.accept()
+                knocks += 1
+                await knocking.send(refusal_prelude(RejectCode.BUSY))
+                await read_exactly(knocking, 64)
+                knocking.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turn_away)
+            with pytest.raises(RefusedError, match=r"the coordinator is there .*fewer ranks.*tried for") as caught:
+                await TcpTransport(dial_total_s=0.2, time_scale=0.5).dial(url, CREDENTIALS)
+            assert (caught.value.code, caught.value.retry) == (RejectCode.BUSY, True)
+            nursery.cancel_scope.cancel()
+
+    with server:
+        run(main)
+    assert knocks > 1
 
 
 def test_another_protocol_is_refused_at_once() -> None:

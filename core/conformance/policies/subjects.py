@@ -31,6 +31,7 @@ def cadence(make: CadenceFactory, **knobs: Any) -> Cadence:
     given: dict[str, Any] = dict(
         ranks=list(RANKS), anchor=10, min_anchor=10, max_anchor=200, overhead_target=0.05, growth_applies=True,
         max_batch_diff=None, cap=None, relax_allowed=False, speed_ratios=None, anchor_ratios=None,
+        hardware=None,
     )  # fmt: skip
     return make(**{**given, **knobs})
 

@@ -12,9 +12,11 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
+from paceline.core.explain import explain
 
 from support.cohort import Cohort
 from support.hand import Hand, alerts, messages, named
+from support.words import hello
 
 
 def sizes(effects: list[Any], kind: type = m.StartEpoch) -> dict[int, int]:
@@ -42,6 +44,24 @@ def test_an_anchor_hint_names_the_anchor_rank_until_it_is_measured() -> None:
     assert Hand(3, anchor_hint=ratios).form().co.balancer.anchor_rank == 1
     assert Hand(3, anchor_hint=ratios).form().co.balancer.counts == {0: 3, 1: 3, 2: 3}
     assert Hand(3, anchor_hint=ratios, speed_ratios=(3.0, 2.0, 1.0)).form().co.balancer.anchor_rank == 2
+
+
+def test_the_weakest_device_names_the_anchor_rank_until_it_is_measured() -> None:
+    """B-6: as the ranks tell them in their Hello; a hint of the operator is stronger, and a snapshot has it."""
+    told = ["NVIDIA H100, generation 9.0, 80 GB", *["NVIDIA A10, generation 8.6, 22 GB"] * 2]
+
+    def formed(devices: list[str], **knobs: Any) -> Coordinator:
+        hand = Hand(0, target_ranks=3, **knobs)
+        for link, device in enumerate(devices):
+            hand.feed(ev.HelloReceived(link, hello(60, devices=(device,))))
+        hand.ranks = 3
+        return hand.form().co
+
+    pinned = formed(told)
+    assert pinned.balancer.anchor_rank == 1
+    assert Coordinator.restore(pinned.config, pinned.snapshot()).snapshot() == pinned.snapshot()
+    assert formed(["cpu", *told[1:]]).balancer.anchor_rank is None
+    assert formed(told, anchor_hint=(1.0, 2.0, 3.0)).balancer.anchor_rank == 0
 
 
 def test_hints_make_the_first_windows_unequal() -> None:
@@ -199,12 +219,26 @@ def test_an_epoch_closes_when_all_of_it_is_covered_and_the_next_begins_in_that_p
 
 
 def test_nothing_is_handed_out_after_a_stop() -> None:
-    """D-8, M-54."""
-    hand = Hand(3, samples=400).form()
-    hand.step(0, 3)
-    hand.feed(ev.OperatorRequest(ev.Operator.STOP))
-    effects = hand.complete(0) + hand.feed(ev.LinkLost(2, 1, "reset"))
-    assert not messages(effects, m.StartEpoch)
+    """D-8, M-54: also where the budget would allow it."""
+    for stops in (False, True):
+        hand = Hand(3, samples=600, policy="async", anchor=50).form()
+        head = hand.co.book.head(0)
+        assert head is not None
+        hand.step(0, head.slice.count)
+        if stops:
+            hand.feed(ev.OperatorRequest(ev.Operator.STOP))
+        effects = hand.complete(0) + hand.feed(ev.LinkLost(2, 1, "reset"))
+        assert bool(messages(effects, m.StartEpoch)) is not stops
+
+
+def test_an_async_rank_holds_two_plans_and_no_third() -> None:
+    """D-8, D-15: one is trained, one is in the mailbox, whatever it might be given besides."""
+    hand = Hand(2, samples=400, policy="async", anchor=50).form()
+    hand.step(0, len(hand.co.book.holdings(0).plans))
+    for _ in range(3):
+        hand.co.desk.wake()
+    assert [len(hand.co.book.holdings(rank).plans) for rank in (0, 1)] == [2, 2]
+    assert hand.co.desk.left(0) > 0 and not hand.co.desk.dispatch_next(0)
 
 
 def test_what_a_dead_rank_held_goes_to_whoever_has_room() -> None:
@@ -217,6 +251,50 @@ def test_what_a_dead_rank_held_goes_to_whoever_has_room() -> None:
     assert hand.co.cycle.pending, "rank 0 has its quota, and what came back is for the next window"
     effects = hand.average()
     assert sizes(effects, m.Update) == {0: 3}
+
+
+def test_a_hold_is_told_once_per_episode() -> None:
+    """D-8: however often the rank is looked at while it waits; its next hold is another one."""
+    hand = Hand(2, samples=400).form()
+    told = []
+    for window in range(1, 4):
+        hand.step(0, 3)
+        hand.complete(0)
+        hand.tick(20)  # each tick wakes whoever has nothing to do
+        hand.co.desk.wake()
+        hand.step(1, 3)
+        hand.complete(1)
+        told += [facts["held"] for facts in named(hand.effects, "Idle")][window - 1 :]
+        hand.average()
+    # Rank 1 arms the cycle with its last step, so the end of its plan is told with the next one.
+    assert told == [{"0": "E03"}, {"0": "E03", "1": "E03"}, {"0": "E03", "1": "E03"}]
+    assert set(hand.co.desk.untold) == {1}
+
+
+def test_a_hold_says_what_explain_says() -> None:
+    """D-8, O-4: by what an idle rank is held: nothing left for it, the window, the stop; and the life that was held is
+    forgotten with its end."""
+    hand = Hand(3, samples=36, num_epochs=1).form()
+    for rank in (0, 1):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    assert {rank: [reason.code for reason in explain(hand.co, rank)] for rank in (0, 1)} == {0: ["E03"], 1: ["E03"]}
+    assert hand.co.desk.holds == {0: "E03", 1: "E03"}
+    assert hand.co.desk.told_holds() == {"0": "E03", "1": "E03"}
+    hand.co.desk.wake()
+    assert hand.co.desk.told_holds() == {}, "they are held all the time"
+    hand.feed(ev.LinkLost(1, 1, "reset"))
+    assert hand.co.desk.holds == {0: "E03"}
+    hand.feed(ev.OperatorRequest(ev.Operator.STOP))
+    hand.step(2)
+    hand.co.desk.holds.clear()
+    assert not hand.co.desk.dispatch_next(0) and hand.co.desk.holds == {0: "E24"}
+
+    last = Hand(2, samples=12, num_epochs=1).form()
+    last.step(0, 3)
+    last.complete(0)
+    assert last.co.desk.holds == {0: "E06"} and [reason.code for reason in explain(last.co, 0)] == ["E06"]
+    assert not messages(last.feed(ev.Tick()), m.StartEpoch)
 
 
 # --- whole shares (D-17, D-18) ---------------------------------------------------------------------------------------

@@ -53,6 +53,35 @@ def test_a_refused_hello_leaves_every_table_as_it_was(changes: dict[str, Any], c
     assert hand.co.snapshot() == before
 
 
+REMEDIES = {
+    m.RejectCode.PROTOCOL: "install the same version", m.RejectCode.SCHEMA: "same", m.RejectCode.DATASET: "give",
+    m.RejectCode.CONFIG: "leave it open", m.RejectCode.AVERAGER: "install there", m.RejectCode.SEAT: "rank",
+    m.RejectCode.BYTE_ORDER: "run this rank on",
+}  # fmt: skip
+"""What to do, in a refusal of `REFUSED`; codes of other tests are not here."""
+
+
+@pytest.mark.parametrize(("changes", "code"), [case[:2] for case in REFUSED if case[2] != "policy"])
+def test_a_refusal_says_what_to_do(changes: dict[str, Any], code: m.RejectCode) -> None:
+    """N-29: the line on the terminal of the rank is enough to mend it."""
+    effects = Hand(3, target_ranks=5).feed(ev.HelloReceived(9, attrs.evolve(hello(60), **changes)))
+    [text] = [e.reject.text for e in effects if isinstance(e, fx.Refuse)]
+    assert REMEDIES[code] in text.partition(";")[2], text
+
+
+def test_other_versions_are_let_in_with_a_warning() -> None:
+    """N-29: of the package or of torch; a difference of Python alone is nobody's business."""
+    hand = Hand(0, target_ranks=4)
+    told = [("paceline 1", "python 3.11, torch 2.13.0"), ("paceline 1", "python 3.12, torch 2.13.0"),
+            ("paceline 2", "python 3.11, torch 2.13.0"), ("paceline 1", "python 3.11, torch 2.13.1")]  # fmt: skip
+    for link, (package, runtime) in enumerate(told):
+        hand.feed(ev.HelloReceived(link, hello(60, package=package, runtime=runtime)))
+    assert hand.co.alive == [0, 1, 2, 3]
+    warned = alerts(hand.effects, "versions")
+    assert [(alert.path, alert.critical) for alert in warned] == [("rank 2", False), ("rank 3", False)]
+    assert "paceline 2" in warned[0].text and "torch 2.13.1; rank 0 runs paceline 1, torch 2.13.0" in warned[1].text
+
+
 def test_a_batch_longer_than_an_epoch_is_refused_at_the_door() -> None:
     """D-2: it names what to do."""
     hand = Hand(0, target_ranks=2, batch_size=50, epoch_splits=2)
@@ -88,6 +117,18 @@ def test_a_seat_that_died_while_forming_is_given_again_as_another_incarnation() 
     assert (hand.co.peers[0].incarnation, hand.co.alive) == (2, [0, 1])
     effects = hand.say(0, m.Heartbeat, step_count=0, state="x", incarnation=1)
     assert [e for e in effects if isinstance(e, fx.SendFenced)]
+
+
+def test_a_stale_session_is_told_so_once_a_second() -> None:
+    """N-6: each message is counted, and one answer a second says what is current."""
+    hand = Hand(2, target_ranks=3)
+    hand.feed(ev.LinkLost(0, 1, "reset"))
+    told = []
+    for second in (0.0, 0.0, 0.9, 1.0, 1.5, 2.0):
+        hand.now = 50.0 + second
+        effects = hand.say(0, m.Heartbeat, step_count=0, state="x", incarnation=9)
+        told.append(len([e for e in effects if isinstance(e, fx.SendFenced)]))
+    assert told == [1, 0, 0, 1, 0, 1] and hand.co.fenced[0, "stale"] == 6
 
 
 # --- a send that failed (N-10, C-14, C-22, I5) -----------------------------------------------------------------------

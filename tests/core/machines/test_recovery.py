@@ -177,6 +177,18 @@ def test_who_confirms_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [alert.critical for alert in alerts(effects, "overflow")] == [False]
 
 
+def test_many_reports_are_confirmed_before_the_next_beacon() -> None:
+    """N-9: a rank of ten thousand steps a second never has to keep more than its lane may hold."""
+    hand = Hand(2).form()
+    confirmed, most = hand.co.peers[0].report_seq, 0
+    for _ in range(3 * retention.MOST_MESSAGES):
+        for effect in hand.say(0, m.Heartbeat, step_count=0, state="training"):
+            if isinstance(effect, fx.Send) and effect.message.rank == 0:
+                confirmed = effect.message.report_seq
+        most = max(most, hand.co.peers[0].report_seq - confirmed)
+    assert 0 < most < retention.MOST_MESSAGES / 2
+
+
 def test_a_rank_that_is_declared_dead_is_told_before_its_link_is_closed() -> None:
     """W-20, W-21: only slow, it learns that it may come anew; what is named is its next life."""
     hand = Hand(2).form()
@@ -385,6 +397,16 @@ def test_the_pauses_between_two_tries_grow_and_differ() -> None:
         assert all(a != b for a, b in pairwise(pauses))
     assert len({pause_s(RUN, rank, 0) for rank in range(50)}) == 50
     assert pause_s(b"r" * 16, 1, 0) == pause_s(b"r" * 16, 1, 0)
+
+
+@pytest.mark.parametrize("scale", [0.25, 3.0])
+def test_what_a_rank_does_without_a_link_is_scaled(scale: float) -> None:
+    """M-3: the pauses between two tries, and how long a fenced rank looks for a seat."""
+    rank = Rank(WorkerPhase.TRAINING, reconnect_window_s=1.0, time_scale=scale)
+    orders = rank.feed(ev.Received(m.Fenced(generation=1, incarnation=2, cycle=3, why="stale")))
+    [dial] = [order for order in orders if isinstance(order, fx.Dial)]
+    assert dial.after_s == pause_s(RUN, 1, 0) * scale
+    assert rank.worker.look_until == rank.now + 30.0 * scale
 
 
 def test_a_rank_goes_on_with_the_plan_in_hand_and_resends_what_was_lost() -> None:

@@ -20,7 +20,7 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.table_worker_collective import COLLECTIVE_ROWS
 from paceline.core.tables import WORKER, engine_for
 
-from support.matrix import Case, comes_to_rest, each, names, run, say, seq, tell
+from support.matrix import Case, comes_to_rest, each, names, overflow, run, say, seq, tell
 from support.rank import NEXT, PLAN, Rank
 from support.taken import counted
 
@@ -274,6 +274,13 @@ CASES: list[Case] = [
     *each((P,), "Fenced", FENCED, ("AbandonPlan", "Unpark", "Publish", "Dial"), J),
     *each((D,), "Fenced", FENCED, ("Stop",), S),
     *each((D,), "Fenced while saving", FENCED, (), before=SAVE),
+    *each((J, W), "Overflow", overflow, ("Publish", "Dial"), J),
+    *each((T,), "Overflow", overflow, ("AbandonPlan", "Publish", "Dial"), J),
+    *each((P,), "Overflow", overflow, ("AbandonPlan", "Unpark", "Publish", "Dial"), J),
+    *each((T,), "Overflow without a link", overflow, ("AbandonPlan",), J, before=LOST, settings=BACK),
+    *each((D,), "Overflow", overflow, ("Stop",), S),
+    *each((D,), "Overflow while saving", overflow, (), before=SAVE),
+    *each((S,), "Overflow", overflow),
     *each((T,), "StepDone of a life that is over", STEP, (), J, before=FENCED),
     *each((T,), "ChunkDone of a life that is over", lambda r: r.end(7), (), J, before=FENCED),
     # links that come back (M-40 to M-43)

@@ -17,7 +17,7 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.table_worker_collective import COLLECTIVE_ROWS
 from paceline.core.tables import WORKER
 
-from support.matrix import Case, comes_to_rest, each, names, run, say, seq, tell
+from support.matrix import Case, comes_to_rest, each, names, overflow, run, say, seq, tell
 from support.rank import NEXT, Rank
 from support.taken import counted
 
@@ -166,6 +166,9 @@ GROUPS: list[list[Case]] = [
     case(X, "Fenced", FENCED, ("AbortCollective", "AbandonPlan", "Unpark", "Publish", "Dial"), J),
     case(J, "Fenced inside", FENCED, ("AbortCollective", "Publish", "Dial"), before=OBSERVES),
     case(X, "Fenced after a wish to leave", FENCED, ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S,
+         before=LEAVE),
+    case(X, "Overflow", overflow, ("AbortCollective", "AbandonPlan", "Unpark", "Publish", "Dial"), J),
+    case(X, "Overflow after a wish to leave", overflow, ("AbortCollective", "AbandonPlan", "Unpark", "Stop"), S,
          before=LEAVE),
     case(X, "Welcome out of the blue", tell(ev.Received(WELCOME)), ("Stop",), S),
     case(X, "Welcome(resumed) out of the blue", tell(ev.Received(RESUMED)), ("Stop",), S),
