@@ -6,20 +6,20 @@ import attrs
 
 from paceline.transports.conformance import KIT
 
-from conformance.broken_transports import cancelled, claims, deaths, doors, ends, leaks, load, misuse, order
+from conformance.broken_transports import cancelled, claims, deaths, doors, ends, hangs, leaks, load, misuse, order
 from conformance.caught import Folder
 
 __all__ = ["FOLDER"]
 
 FOLDER = Folder(
     kit=KIT,
-    modules=(cancelled, claims, deaths, doors, ends, leaks, load, misuse, order),
+    modules=(cancelled, claims, deaths, doors, ends, hangs, leaks, load, misuse, order),
     claims=lambda broken: attrs.asdict(broken.capabilities),
     caught={
         "T001": [doors.SaysAnotherScheme],
-        "T002": [claims.ClaimsInWords],
+        "T002": [claims.ClaimsInWords, hangs.IsNeverMade],
         "T003": [doors.TakesAnyAddress],
-        "T101": [doors.NamesNoPeer],
+        "T101": [doors.NamesNoPeer, hangs.DialsOnTheSpot, hangs.WillNotBeCancelled],
         "T102": [ends.SecondChoice],
         "T103": [doors.KeepsItsAddress],
         "T104": [doors.ServesOn],
