@@ -55,7 +55,8 @@ def test_a_broken_plug_in_is_caught_by_its_check(check: str, broken: type[base.S
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not clean up in this time never does."""
-    monkeypatch.setattr(kit, "GRACE_S", 0.3)
+    monkeypatch.setattr(kit, "GRACE_S", 0.2)
+    monkeypatch.setattr(kit, "TURN_S", 0.2)
 
 
 def test_one_that_is_declared_for_another_scheme_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

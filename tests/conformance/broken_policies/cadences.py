@@ -164,6 +164,31 @@ class StopsInARun(Balancer):
             self.counts = {}
 
 
+class EmptiesTheReport(Balancer):
+    """Takes the costs out one by one, from what others look at, too."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        super().report(report, voters)
+        taken: Any = report.wall_ms
+        taken.clear()
+
+
+class StretchesWhenSuppressed(Balancer):
+    """The anchor stays, and everybody takes twice the steps."""
+
+    def apply(self, verdict: Verdict) -> None:
+        super().apply(verdict)
+        if isinstance(verdict, SuppressGrowth):
+            self.counts = {rank: 2 * count for rank, count in self.counts.items()}
+
+
+class GoesOnOtherwise(Balancer):
+    """Restores what is seen, and forgets what it had measured."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        return super().restore({**saved, "ms": [0.0 for _ in saved.get("ms", ())]})
+
+
 # --- calls that never come back: `patience_s` is how long the kit waits for these
 
 

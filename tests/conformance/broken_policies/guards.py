@@ -145,6 +145,16 @@ class FreeInSecret(LevelGuard):
     claims: ClassVar[tuple[str, ...]] = ()
 
 
+class EmptiesWhatItIsTold(LevelGuard):
+    """Takes the divergences out one by one, from what others look at, too."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        verdict = super().observe(cycle)
+        taken: Any = cycle.divergences
+        taken.clear()
+        return verdict
+
+
 # --- calls that never come back: `patience_s` is how long the kit waits for these
 
 
