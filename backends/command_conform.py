@@ -106,9 +106,15 @@ def asked(json_path: Path | None, patience_s: float) -> Iterator[Callable[[Outco
     def watch() -> None:
         faulthandler.dump_traceback_later(2 * patience_s + HELD_S, exit=True, file=STDERR)
 
+    left: list[str] = []
+
     def show(outcome: Outcome) -> None:
         watch()
-        show_outcome(outcome)
+        # When one check shuts the rest, that is said once, and how many there are in the sums; the report has them all.
+        if outcome.status is not Status.NOT_CHECKED or outcome.message not in left:
+            show_outcome(outcome)
+        if outcome.status is Status.NOT_CHECKED:
+            left.append(outcome.message)
 
     watch()
     try:
