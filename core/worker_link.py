@@ -237,10 +237,8 @@ class WorkerLink(WorkerCollective):
         """When a Tick may have something to say about the link: exceeded strictly, like every silence (M-3)."""
         if not self.linked:
             return self.look_until
-        beat = self.last_beat + self.settings.heartbeat_s
-        if self.saving is not None:
-            return beat
-        return min(beat, math.nextafter(self.last_heard + self.settings.staleness_s, math.inf))
+        beat, silent = self.last_beat + self.settings.heartbeat_s, self.last_heard + self.settings.staleness_s
+        return beat if beat <= silent or self.saving is not None else math.nextafter(silent, math.inf)
 
     def judge_link(self, now: float) -> str | None:
         """The event that the link is due for at `now`, by its name in the table. Silence says nothing to a rank that

@@ -29,21 +29,17 @@ class WorkerOrders(WorkerActions):
         """W-2: both counters, the Batch report, and the learning rate if it changed."""
         self.local_step += 1
         self.steps_since_avg += 1
-        own, number = self.settings, self.report_seq + 1
+        own, number, hand, part = self.settings, self.report_seq + 1, self.hand, event.part
         self.report_seq = number
+        plan = hand[part] if part < len(hand) else hand[-1]  # parts are trained in order, and the one at hand is named
         self.put(new_batch(  # `report`, without a word by name
             own.run_id, own.generation, own.rank, own.incarnation, number, self.control_handled, self.cycle,
-            self.hand_plan(event), self.local_step, event.samples, event.batch_ms, event.data_ms, event.loss,
+            plan.plan_id, self.local_step, event.samples, event.batch_ms, event.data_ms, event.loss,
             event.param_norm,
         ))  # fmt: skip
         if event.lr is not None and event.lr != self.last_lr:
             self.last_lr = event.lr
             self.report(m.LrUpdate, lr=event.lr, position=self.position - 1)
-
-    def hand_plan(self, event: StepDone) -> int:
-        """The plan id the step belongs to: the training process trains parts in order and names the part it is in."""
-        hand, part = self.hand, event.part
-        return (hand[part] if part < len(hand) else hand[-1]).plan_id
 
     def end_plan(self, event: ChunkDone) -> None:
         """W-4: Metrics for all plan ids served; the plan leaves the hand."""

@@ -17,9 +17,10 @@ from typing import Any
 import attrs
 
 from .. import effects as fx
+from ..values import state
 from .action import COORDINATOR, Action, act
 from .dice import Dice
-from .moves import AGAIN
+from .moves import AGAIN, OF_AVERAGER
 from .process import Process
 from .strides import ELSEWHERE, Strides
 from .world import Step, World
@@ -55,6 +56,17 @@ class Pace:
     stride: int = 1
 
 
+@state
+class Coming:
+    """What is to come at one process: when each part of its lanes arrives, and the kinds that have a time already."""
+
+    report: deque[float] = attrs.field(factory=deque)
+    control: deque[float] = attrs.field(factory=deque)
+    upload: deque[float] = attrs.field(factory=deque)
+    result: deque[float] = attrs.field(factory=deque)
+    kinds: set[str] = attrs.field(factory=set)
+
+
 class Clockwork:
     """See the module. `heard` is called with every step; `linger` multiplies a duration of a kind, as the sites of
     `faults.py` do. `away_until`: the coordinator does nothing before. `doing`: the action that is under way, or that an
@@ -72,13 +84,13 @@ class Clockwork:
         self._heard = heard
         self._heap: list[tuple[float, int, str, int, Callable[[], None] | None]] = []
         self._order = 0
-        self._coming: set[tuple[str, int]] = set()
-        self._arrivals: dict[int, dict[str, deque[float]]] = {}
+        self._coming: dict[int, Coming] = {}
+        self._averaging: set[str] = set()
         self._ticks: dict[int, float] = {}
         self._dials: set[tuple[int, float]] = set()
         self._strides = Strides()
         for process in world.processes:
-            self._look(process)
+            self._look(process, told=True)
         self._look_at_rest()
 
     # --- what is to come -------------------------------------------------------------------------------------------
@@ -90,10 +102,15 @@ class Clockwork:
     def do(self, action: Action, *, sure: bool = False) -> Step:
         """Make it happen now, and look at what it changed; `sure` as in `World.do`."""
         self._catch_up(action.kind, action.who)
+        return self._happen(action, sure)
+
+    def _happen(self, action: Action, sure: bool) -> Step:
         step = self._make(action, sure)
-        for number in self.world.touched:
-            self._look(self.world.processes[number])
-        if action.kind not in AT_RANK:
+        kind, world = action.kind, self.world
+        told = kind not in AT_COORDINATOR and (kind != "tick" or action.who != COORDINATOR)
+        for number in world.touched:
+            self._look(world.processes[number], told=told)
+        if kind not in AT_RANK:
             self._look_at_rest()
         self._heard(step)
         return step
@@ -110,25 +127,27 @@ class Clockwork:
         if not self._heap:
             return False
         at, _, kind, who, call = heapq.heappop(self._heap)
-        self.now = max(self.now, at)
+        if at > self.now:
+            self.now = at
         if call is not None:
             call()
         elif kind == "tick":
             self._tick(at, who)
         elif self.now < self.away_until and kind in AT_COORDINATOR:
             self._push(self.away_until, kind, who)
+        elif kind in OF_AVERAGER:
+            self._averaging.discard(kind)
+            if kind in self.world.of_averager():
+                self._happen(act(kind), sure=True)
         elif kind == "step" and self.pace.stride > 1:
             if self._strides.ends_at(who, at):
-                self._coming.discard((kind, who))
+                self._coming[who].kinds.discard(kind)
                 self.do(act(kind, who, self._strides.finish(who)))
         else:
-            self._coming.discard((kind, who))
+            self._coming[who].kinds.discard(kind)
             self._catch_up(kind, who)
-            if kind in ("reduce", "write"):
-                if kind in self.world.of_averager():
-                    self.do(act(kind), sure=True)
-            elif kind in self.world.possible(self.world.processes[who]):
-                self.do(act(kind, who, self._amount(kind, who)), sure=True)
+            if kind in self.world.possible(self.world.processes[who]):
+                self._happen(act(kind, who, self._amount(kind, who)), sure=True)
         return True
 
     def _push(self, at: float, kind: str, who: int, call: Callable[[], None] | None = None) -> None:
@@ -137,32 +156,33 @@ class Clockwork:
 
     # --- after a step ----------------------------------------------------------------------------------------------
 
-    def _look(self, process: Process) -> None:
+    def _look(self, process: Process, *, told: bool) -> None:
+        """What can happen at a process that an action has touched. `told`: its worker may have had an event, after
+        which it may want its tick at another time; what happens at the coordinator moves no deadline of a rank."""
         number = process.number
-        lanes = self._arrivals.get(number)
-        if lanes is None:
-            lanes = self._arrivals[number] = {kind: deque() for kind in LANES}
-        reports, controls, uploads, results = lanes.values()
-        if len(reports) != len(process.up):
-            self._arrive("report", reports, len(process.up))
-        if len(controls) != len(process.down):
-            self._arrive("control", controls, len(process.down))
-        if len(uploads) != len(process.bulk_up):
-            self._arrive("upload", uploads, len(process.bulk_up))
-        if len(results) != len(process.bulk_down):
-            self._arrive("result", results, len(process.bulk_down))
-        possible, coming = self.world.possible(process), self._coming
+        coming = self._coming.get(number)
+        if coming is None:
+            coming = self._coming[number] = Coming()
+        if len(coming.report) != len(process.up):
+            self._arrive("report", coming.report, len(process.up))
+        if len(coming.control) != len(process.down):
+            self._arrive("control", coming.control, len(process.down))
+        if process.bulk_up or coming.upload:  # as a rule both are empty
+            self._arrive("upload", coming.upload, len(process.bulk_up))
+        if process.bulk_down or coming.result:
+            self._arrive("result", coming.result, len(process.bulk_down))
+        possible, known = self.world.possible(process), coming.kinds
         if number in self._strides:
             self._shorten(process, "step" in possible)
         for kind in possible:
-            if (kind, number) not in coming and kind not in SET_APART and self._due(kind, process):
-                coming.add((kind, number))
+            if kind not in known and kind not in SET_APART and (kind != "drain" or not process.can_step):
+                known.add(kind)  # a process that steps is at a drain point after its step, not before
                 self._push(self._when(kind, process), kind, number)
         if process.dials_at is not None and (number, process.dials_at) not in self._dials:
             self._dials.add((number, process.dials_at))
             self.at(max(process.dials_at, self.now), functools.partial(self._dial, process, process.dials_at))
-        if process.runs:
-            self._look_at_clock(number, self.world.due_of(number))
+        if told and process.runs:
+            self._look_at_clock(number, process.due())
 
     def _dial(self, process: Process, second: float) -> None:
         self._dials.discard((process.number, second))
@@ -174,23 +194,28 @@ class Clockwork:
         what was written at one time arrives at one time."""
         if not length:
             known.clear()
-        for _ in range(len(known) - length):
+        while len(known) > length:
             known.popleft()
         while len(known) < length:
             arrives = self.now + self._transit(kind)
-            count = 1 if self.pace.stride == 1 else length - len(known)
-            known.extend([max(arrives, known[-1]) if known else arrives] * count)
+            if known and known[-1] > arrives:
+                arrives = known[-1]
+            known.extend([arrives] * (1 if self.pace.stride == 1 else length - len(known)))
 
     def _amount(self, kind: str, who: int) -> int:
         """With strides, all that has arrived on a control lane by now is one action."""
         if self.pace.stride == 1 or kind not in AGAIN:
             return 0
-        known = self._arrivals[who][kind]
+        known = self._arrivals(kind, who)
         return len(known) if known[-1] <= self.now else sum(second <= self.now for second in known)
+
+    def _arrivals(self, lane: str, who: int) -> deque[float]:
+        arrivals: deque[float] = getattr(self._coming[who], lane)
+        return arrivals
 
     def _catch_up(self, kind: str, who: int) -> None:
         """Something happens to a rank in the middle of a stride: what it has trained by now comes first."""
-        if who not in self._strides or kind in ELSEWHERE:
+        if kind in ELSEWHERE or who not in self._strides:
             return
         stride = self._strides[who]
         steps = stride.over_by(self.now)
@@ -210,16 +235,12 @@ class Clockwork:
 
     def _call_off(self, who: int) -> None:
         del self._strides[who]
-        self._coming.discard(("step", who))
-
-    def _due(self, kind: str, process: Process) -> bool:
-        """A process that steps is at a drain point after its step, not before."""
-        return kind != "drain" or not process.can_step
+        self._coming[who].kinds.discard("step")
 
     def _look_at_rest(self) -> None:
         for kind in self.world.of_averager():
-            if (kind, 0) not in self._coming:
-                self._coming.add((kind, 0))
+            if kind not in self._averaging:
+                self._averaging.add(kind)
                 seconds = self.pace.reduce_s if kind == "reduce" else self.pace.write_s
                 self._push(self.now + self._spread(seconds) * self.linger(kind), kind, 0)
         if not self.world.over:
@@ -246,7 +267,7 @@ class Clockwork:
             return
         if due <= self.now:
             self.do(act("tick", who), sure=True)
-            after = self.world.due_of(who) if not (who == COORDINATOR and self.world.over) else None
+            after = self._ticks.get(who)  # what it wants next has just been looked at
             if after is not None and after <= self.now:
                 self._ticks[who] = self.now + LEAST_TICK_S
                 self._push(self.now + LEAST_TICK_S, "tick", who)
@@ -262,7 +283,7 @@ class Clockwork:
 
     def _when(self, kind: str, process: Process) -> float:
         if kind in LANES:
-            return max(self.now, self._arrivals[process.number][kind][0])
+            return max(self.now, self._arrivals(kind, process.number)[0])
         if kind == "step":
             steps = self.pace.step_s
             each = self._spread(steps[process.rank % len(steps)]) * self.linger("step")

@@ -16,7 +16,6 @@ from the record of steps and adoptions, never taken from a rank or from the aver
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
 import attrs
@@ -31,7 +30,7 @@ from ..values import state
 from .finish_order import in_order
 from .frozen import frozen, thaw
 from .lost_tail import moved_forward
-from .process import RATE, Process, target
+from .process import Process, closed_form
 from .together import mean
 from .violation import Violation, require
 
@@ -147,16 +146,14 @@ class Ghost:
 
     def value(self, number: int) -> float:
         """The closed form of a process's parameter."""
-        picks = self.since[number]
-        keep = (1.0 - RATE) ** len(picks)
-        pull = math.fsum((1.0 - RATE) ** back * target(*pick) for back, pick in enumerate(reversed(picks)))
-        return keep * self.base[number] + RATE * pull
+        return closed_form(self.base[number], self.since[number])
 
-    def step(self, number: int, pick: Pick) -> None:
-        """A process has trained a batch."""
-        self.trained[pick] = self.trained.get(pick, 0) + 1
-        self.since[number] += (pick,)
-        self.unmerged[number] += (pick,)
+    def steps(self, number: int, picks: tuple[Pick, ...]) -> None:
+        """A process has trained these batches."""
+        for pick in picks:
+            self.trained[pick] = self.trained.get(pick, 0) + 1
+        self.since[number] += picks
+        self.unmerged[number] += picks
 
     def copied(self, process: Process, order: fx.TakeSnapshot) -> None:
         """A process ships what it has (W-10); I34, I47: the same again for a later attempt."""
@@ -442,10 +439,10 @@ class Ghost:
                 raise Violation("I42", f"batch {pick[1]} of epoch {pick[0]} was covered and never trained")
             self.merged[pick] = 1
         # M-19: nobody may know whose steps are in it; then it is said that nobody does.
-        doubtful = in_place and self.admitted and set(covered) <= set(self.given)
-        if not doubtful and sorted(covered) != sorted(self.given):
-            raise Violation("I52", f"covered are {sorted(covered)}, the consensus holds {sorted(self.given)}")
-        self.ambiguous = self.ambiguous or sorted(covered) != sorted(self.given)
+        if sorted(covered) != sorted(self.given):
+            if not (in_place and self.admitted and set(covered) <= set(self.given)):
+                raise Violation("I52", f"covered are {sorted(covered)}, the consensus holds {sorted(self.given)}")
+            self.ambiguous = True
         self.given = ()
 
     def _i9_i10_shutdown(self, co: Coordinator, life: tuple[int, int]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from ..coordinator import Coordinator
 from ..events import Received
 from ..messages import REPORT_CLASSES, Report, Update
+from ..peer import Peer
 from ..phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
 from .ghost import Ghost
 from .process import Process
@@ -18,7 +19,8 @@ from .violation import Violation, require
 
 __all__ = ["applied_in_order", "booked", "books", "ending", "explained", "parked", "report_seq_of", "steps_meet"]
 
-THERE = (PeerPhase.VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
+VOTER = PeerPhase.VOTER
+THERE = (VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
 QUIET = (WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
 
 
@@ -28,12 +30,13 @@ def books(co: Coordinator) -> None:
     progressive, most = co.config.is_progressive, 1 if co.config.barrier_paced else 2
     for rank, peer in co.peers.items():
         held = co.book.holdings(rank)
-        require(peer.missed <= co.config.join_patience, "I36", f"rank {rank} has missed {peer.missed} cycles")
+        if peer.missed > co.config.join_patience:
+            raise Violation("I36", f"rank {rank} has missed {peer.missed} cycles")
         if progressive and len(held.plans) > most:
             raise Violation("I11", f"rank {rank} has {len(held.plans)} plans in flight")
-        if not peer.steps == held.trained_batches == sum(run.count for run in held.trained):
+        if not peer.steps == held.trained_batches == sum([run.count for run in held.trained]):
             raise Violation("D-11", f"rank {rank}: {peer.steps} steps, {held.trained_batches} trained batches")
-        if held.in_flight_batches != sum(entry.slice.count - entry.done for entry in held.plans):
+        if held.in_flight_batches != sum([entry.slice.count - entry.done for entry in held.plans]):
             raise Violation("D-11", f"rank {rank}: {held.in_flight_batches} batches in flight")
     if co.cycle.phase == CyclePhase.IDLE and co.book.limbo:
         raise Violation("M-19", "limbo outlived its cycle")
@@ -45,19 +48,21 @@ def books(co: Coordinator) -> None:
         _i29_idle_ranks_have_work(co)
 
 
-def booked(co: Coordinator, rank: int) -> None:
+def booked(co: Coordinator, peer: Peer) -> None:
     """D-11 of one rank in passing, after a report of it that had no effect: what it may have changed is its steps."""
-    held = co.book.ranks.get(rank)
-    steps, trained = co.peers[rank].steps, 0 if held is None else held.trained_batches
-    if steps != trained:
-        raise Violation("D-11", f"rank {rank}: {steps} steps, {trained} trained batches")
+    held = co.book.ranks.get(peer.rank)
+    trained = 0 if held is None else held.trained_batches
+    if peer.steps != trained:
+        raise Violation("D-11", f"rank {peer.rank}: {peer.steps} steps, {trained} trained batches")
 
 
 def _i19_who_is_there(co: Coordinator) -> None:
-    alive = sorted(rank for rank, peer in co.peers.items() if peer.phase in THERE)
-    require(co.alive == alive, "I19", f"the alive are {co.alive}, by their phases {alive}")
-    voters = sorted(rank for rank, peer in co.peers.items() if peer.phase == PeerPhase.VOTER)
-    require(co.voters == voters, "I19", f"the voters are {co.voters}, by their phases {voters}")
+    alive = sorted([rank for rank, peer in co.peers.items() if peer.phase in THERE])
+    if co.alive != alive:
+        raise Violation("I19", f"the alive are {co.alive}, by their phases {alive}")
+    voters = sorted([rank for rank, peer in co.peers.items() if peer.phase is VOTER])
+    if co.voters != voters:
+        raise Violation("I19", f"the voters are {co.voters}, by their phases {voters}")
 
 
 def _i41_every_batch_in_one_place(co: Coordinator) -> None:
@@ -76,7 +81,8 @@ def _i41_every_batch_in_one_place(co: Coordinator) -> None:
             if run.epoch in places:
                 places[run.epoch].append((run.first, run.count))
     for epoch, pool in co.book.pools.items():
-        require(epoch > co.book.last_closed_epoch, "I13", f"epoch {epoch} is closed and has a pool")
+        if epoch <= co.book.last_closed_epoch:
+            raise Violation("I13", f"epoch {epoch} is closed and has a pool")
         end, total = 0, pool.covered
         for first, count in sorted(places[epoch]):
             if count and first < end:
@@ -111,7 +117,8 @@ def explained(co: Coordinator) -> None:
     """I39: what waits is explained, and each reason names a rank, a deadline or what an operator can do."""
     reasons = co.explain()
     waits = co.cycle.pending or co.run.phase not in (RunPhase.TRAINING, RunPhase.STOPPED)
-    require(bool(reasons) or not waits, "I39", f"nothing is explained in {co.run.phase.name}")
+    if waits and not reasons:
+        raise Violation("I39", f"nothing is explained in {co.run.phase.name}")
     for reason in reasons:
         if reason.rank is None and reason.until is None and not reason.waiting_for and not reason.action:
             raise Violation("I39", f"{reason} names neither a rank nor a deadline nor a remedy")
@@ -155,8 +162,10 @@ def applied_in_order(co: Coordinator, report: Report, before: int) -> None:
 def _i61_the_balance_is_within_its_bounds(co: Coordinator) -> None:
     balancer = co.balancer
     if balancer.counts:
-        require(all(count >= 1 for count in balancer.counts.values()), "I61", f"counts {balancer.counts}")
-        require(1 <= balancer.anchor <= co.config.max_anchor, "I61", f"anchor {balancer.anchor}")
+        if min(balancer.counts.values()) < 1:
+            raise Violation("I61", f"counts {balancer.counts}")
+        if not 1 <= balancer.anchor <= co.config.max_anchor:
+            raise Violation("I61", f"anchor {balancer.anchor}")
 
 
 def steps_meet(co: Coordinator, ghost: Ghost, process: Process, failing: bool) -> None:
@@ -164,7 +173,7 @@ def steps_meet(co: Coordinator, ghost: Ghost, process: Process, failing: bool) -
     worker = process.worker
     unmerged = len(ghost.unmerged[process.number])
     works = not process.orders and process.alive and process.ended is None
-    if works and worker.steps_since_avg != unmerged:
+    if worker.steps_since_avg != unmerged and works:
         text = f"process {process.number} counts {worker.steps_since_avg} steps, {unmerged} are unmerged"
         raise Violation("I46", text)
     if failing or process.tampered or process.up or process.down or worker.inbox:
@@ -172,7 +181,7 @@ def steps_meet(co: Coordinator, ghost: Ghost, process: Process, failing: bool) -
     if not (process.alive and process.linked and worker.linked) or worker.phase not in QUIET:
         return
     peer = co.peers[process.rank]
-    if peer.phase != PeerPhase.VOTER or not peer.attached or peer.incarnation != process.incarnation:
+    if peer.phase is not VOTER or not peer.attached or peer.incarnation != process.incarnation:
         return
     if worker.steps_booked != peer.steps:
         raise Violation("I45", f"rank {process.rank} has {worker.steps_booked} steps, its books say {peer.steps}")

@@ -8,8 +8,11 @@ steps has a closed form, which the ghost computes anew.
 from __future__ import annotations
 
 import functools
+import math
+import operator
 import struct
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -24,11 +27,11 @@ from .frames import Frames
 from .frozen import frozen, thaw
 from .violation import require
 
-__all__ = ["RATE", "End", "Process", "digest", "target", "value_of"]
+__all__ = ["RATE", "End", "Process", "closed_form", "digest", "targets", "value_of"]
 
 RATE = 0.125
 """Share of the way to the target that one step goes."""
-TARGETS = tuple(float(number - 8) for number in range(17))
+TARGETS = tuple(float(11 * number % 17 - 8) for number in range(17))
 SAMPLE_MS = 10.0
 SLOW = (fx.TakeSnapshot, fx.Save, fx.FireCallback, fx.Evaluate, fx.SendState)
 """Orders that take time, each an action of its own. The others are carried out with the order before them."""
@@ -46,9 +49,16 @@ class End:
     cause: str
 
 
-def target(epoch: int, batch: int) -> float:
-    """Where a batch pulls the parameter."""
-    return TARGETS[(epoch * 37 + batch * 11) % 17]
+def targets(picks: Iterable[tuple[int, int]]) -> list[float]:
+    """Where each batch, given as its epoch and number, pulls the parameter."""
+    return [TARGETS[(8 * epoch + batch) % 17] for epoch, batch in picks]
+
+
+@functools.lru_cache(maxsize=64)
+def closed_form(start: float, picks: tuple[tuple[int, int], ...]) -> float:
+    """Where these batches lead from there. Asked twice of most ranks in a cycle: as they ship, and as they adopt."""
+    kept = [(1.0 - RATE) ** steps for steps in range(len(picks) + 1)]
+    return kept[-1] * start + RATE * math.fsum(map(operator.mul, kept, targets(reversed(picks))))
 
 
 def digest(value: float) -> bytes:
@@ -142,6 +152,11 @@ class Process:
         """It is there and works."""
         return self.alive and not self.paused and self.ended is None
 
+    def due(self) -> float | None:
+        """The next deadline of its worker, in virtual seconds."""
+        due = self.worker.poll_timeout()
+        return None if due is None else due - self.skew
+
     def may_dial(self, now: float) -> bool:
         """It looks for the coordinator, and the pause before that is over (M-40)."""
         return self.dials_at is not None and self.dials_at <= now and self.runs
@@ -169,11 +184,10 @@ class Process:
                 found.append("result")
         if self.bulk_up and not self.muted and not over:
             found.append("upload")
-        if self.alive:
-            if self.paused:
-                found.append("resume")
-            if self.hung:
-                found.append("recover")
+        if self.paused and self.alive:
+            found.append("resume")
+        if self.hung and self.alive:
+            found.append("recover")
         if (self.muted or self.deafened) and (self.alive or self.up):
             found.append("heal")
         return found
@@ -181,39 +195,54 @@ class Process:
     @property
     def can_drain(self) -> bool:
         """Control messages wait for a drain point (W-3)."""
-        return bool(self.worker.inbox) and self.worker.phase == TRAINING
+        return bool(self.worker.inbox) and self.worker.phase is TRAINING
 
     @property
     def can_step(self) -> bool:
         """It has a plan, and nothing says that it must wait."""
-        waits = not self.plans or self.parked or self.orders or self.inside is not None
-        return not waits and self.worker.phase is TRAINING
+        if not self.plans or self.parked or self.orders or self.inside is not None:
+            return False
+        return self.worker.phase is TRAINING
 
     def steps_left(self, size: int) -> int:
         """Batches of `size` samples up to the end of the plan in hand."""
         return sum(-(-plan.size // size) for plan in self.plans[self.part :]) - self.batch
 
-    def step(self, size: int) -> tuple[int, int, list[Any]]:
-        """Train the next batch of `size` samples: its epoch and number, and what the machine is to be told."""
-        part, before = self.part, self.batch
-        plan = self.plans[part]
-        batch, left = plan.offset // size + before, plan.size - before * size
-        self.theta += RATE * (target(plan.epoch, batch) - self.theta)
-        self.fresh = False
-        self.batch, self.done = before + 1, self.done + 1
-        if left > size:
-            return plan.epoch, batch, [_step_done(size, part, False)]
+    def alike(self, size: int) -> int:
+        """Steps of `size` samples up to the last one of the part in hand, which may be shorter and has more to tell."""
+        return (self.plans[self.part].size - self.batch * size - 1) // size
+
+    def step_done(self, size: int) -> ev.StepDone:
+        """What the machine is told of each of those steps."""
+        return _step_done(size, self.part, False)
+
+    def train(self, size: int, steps: int) -> tuple[tuple[int, int], ...]:
+        """Train the next batches of the part in hand: the epoch and the number of each."""
+        plan = self.plans[self.part]
+        epoch, first, theta = plan.epoch, plan.offset // size + self.batch, self.theta
+        picks = tuple([(epoch, batch) for batch in range(first, first + steps)])
+        for pulls in targets(picks):
+            theta += RATE * (pulls - theta)
+        self.theta, self.fresh = theta, False
+        self.batch, self.done = self.batch + steps, self.done + steps
+        return picks
+
+    def last_step(self, size: int) -> tuple[tuple[tuple[int, int], ...], list[Any]]:
+        """Train the last batch of the part in hand: its epoch and number, and what the machine is to be told."""
+        part = self.part
+        left = self.plans[part].size - self.batch * size
+        picks = self.train(size, 1)
         self.part, self.batch = part + 1, 0
         last = self.part == len(self.plans)
         told: list[Any] = [_step_done(left, part, last)]
         if last:
             told.append(ev.ChunkDone(
-                plan_ids=tuple(p.plan_id for p in self.plans), epoch=plan.epoch, batches=self.done,
+                plan_ids=tuple(p.plan_id for p in self.plans), epoch=self.plans[part].epoch, batches=self.done,
                 samples=sum(p.size for p in self.plans), epoch_ms=1.0, share_complete_ms=1.0, compute_only_ms=1.0,
                 data_starve_ms=0.0,
             ))  # fmt: skip
             self.plans = []
-        return plan.epoch, batch, told
+        return picks, told
 
     # --- orders of the machine ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ that takes no time; an order that does waits in the process for an action of its
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import effects as fx
@@ -19,7 +20,7 @@ from .invariants import parked
 from .links import hang_up
 from .process import End
 from .step import Turn
-from .violation import Violation
+from .violation import Violation, raised
 
 if TYPE_CHECKING:
     from .process import Process
@@ -41,7 +42,7 @@ def into(world: World, process: Process, event: Any) -> None:
     try:
         process.worker.handle(event, world.now + process.skew)
     except Exception as error:
-        raise Violation("I22", f"{type(event).__name__} made process {process.number} raise {error!r}") from error
+        raise raised(event, process.number, error) from error
 
 
 def follow(world: World, process: Process, event: Any, effects: tuple[Any, ...], phase: WorkerPhase, throttle: int,
@@ -110,13 +111,14 @@ def _says(world: World, process: Process, report: Any) -> None:
         not world.in_place and process.said != (report.cycle, report.attempt)
     ):  # fmt: skip
         raise Violation("I16", f"process {process.number} acknowledges a cycle before its snapshot is ready")
-    post(process, report)
+    post(process, (report,))
 
 
-def post(process: Process, report: Any) -> None:
-    """A report goes on the lane, if there is one."""
+def post(process: Process, reports: Iterable[Any]) -> None:
+    """Reports go on the lane, if there is one."""
     if process.linked:
-        process.up.append(report if process.frames is None else process.frames.say(Role.RANK, report))
+        frames = process.frames
+        process.up.extend(reports if frames is None else [frames.say(Role.RANK, report) for report in reports])
 
 
 def end(world: World, process: Process) -> None:

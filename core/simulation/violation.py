@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Violation", "require"]
+from .action import COORDINATOR
+
+__all__ = ["Violation", "raised", "require"]
 
 
 class Violation(Exception):
@@ -16,6 +18,12 @@ class Violation(Exception):
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
         """Its two parts, so that it comes whole out of another process."""
         return Violation, (self.name, self.text)
+
+
+def raised(event: object, who: int, error: Exception) -> Violation:
+    """A machine did not take an event (I22)."""
+    machine = "the coordinator" if who == COORDINATOR else f"process {who}"
+    return Violation("I22", f"{type(event).__name__} made {machine} raise {error!r}")
 
 
 def require(holds: bool, name: str, text: str) -> None:

@@ -91,8 +91,10 @@ class Watch:
             return
         for turn in turns:
             if turn.who == COORDINATOR:
-                event = turn.events[-1] if isinstance(turn, Run) else turn.event
-                self._coordinator(event, turn.effects, now)  # of a run each says the same: its life was heard now
+                if isinstance(turn, Run):
+                    self._run(turn.events, now)
+                else:
+                    self._coordinator(turn.event, turn.effects, now)
                 self.due = math.inf  # whatever was due has been done, with this event or before
             elif not isinstance(turn, Run):
                 self._process(turn)
@@ -134,6 +136,13 @@ class Watch:
             self._effect(event, effect, now, effects)
         if kind is ev.Tick:
             self._i32_not_later(now)
+
+    def _run(self, events: tuple[Any, ...], now: float) -> None:
+        """Of quiet reports of one life the newest says it all (its life was heard now, and what it confirms), but for a
+        step that is followed by a sign of life."""
+        self._coordinator(events[-1], (), now)
+        if any(event.message.__class__ not in SIGNS_OF_LIFE for event in events):
+            self.still = now
 
     def _restarted(self, now: float) -> None:
         """Nobody has a link to it yet, and it waits for everybody anew (M-43)."""

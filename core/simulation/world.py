@@ -52,7 +52,7 @@ from .setup import Setup, greeting
 from .step import Run, Step, Turn
 from .strikes import FAULTS, possible_faults
 from .telling import end, settle, tell
-from .violation import Violation
+from .violation import raised
 from .watch import Watch
 
 __all__ = ["Step", "Turn", "World"]
@@ -138,7 +138,8 @@ class World:
 
     def possible(self, process: Process) -> list[str]:
         """The kinds of what can happen with one process."""
-        found = process.possible(over=self.over, failing=bool(self.failed.get(process.number)))
+        over, failed = not self.alive or self.finish is not None, self.failed  # as `over`: this is asked most of all
+        found = process.possible(over=over, failing=bool(failed) and bool(failed.get(process.number)))
         if process.uids or process.inside is not None:
             found += together.possible(self, process)
         if process.dials_at is not None and process.may_dial(self.now):
@@ -168,9 +169,7 @@ class World:
         if who == COORDINATOR:
             due = self.co.poll_timeout() if self.alive else None
             return None if due is None else due - self.skew
-        process = self.processes[who]
-        due = process.worker.poll_timeout()
-        return None if due is None else due - process.skew
+        return self.processes[who].due()
 
     # --- making it happen ------------------------------------------------------------------------------------------
 
@@ -192,8 +191,9 @@ class World:
         self.watch.see(self.turns, self.now + self.skew, self.co.poll_timeout())
         if self.in_place:
             together.touch_members(self)
+        failed = self.failed
         for number in self.touched:
-            steps_meet(self.co, self.ghost, self.processes[number], bool(self.failed.get(number)))
+            steps_meet(self.co, self.ghost, self.processes[number], bool(failed) and bool(failed.get(number)))
         return Step(action, self.now, tuple(self.turns), self.moved)
 
     def _happen(self, action: Action, process: Process | None, sure: bool) -> None:
@@ -215,6 +215,10 @@ class World:
         """Something in the process changes."""
         process.seen = None
         self.touched[process.number] = None
+
+    def touch_coordinator(self) -> None:
+        """Something in the coordinator changes."""
+        self._co_seen = None
 
     # --- the coordinator -------------------------------------------------------------------------------------------
 
@@ -261,11 +265,11 @@ class World:
 
     def into_coordinator(self, event: Any, now: float) -> None:
         """One event into the coordinator, which must take it (I22)."""
-        self._co_seen = None
+        self.touch_coordinator()
         try:
             self.co.handle(event, now)
         except Exception as error:
-            raise Violation("I22", f"{type(event).__name__} made the coordinator raise {error!r}") from error
+            raise raised(event, COORDINATOR, error) from error
 
     def follow(self, event: Any, reported: bool, ready: fx.Ready) -> None:
         """What an event of the coordinator has led to; `reported`: it is a report of a life that goes on."""
@@ -277,7 +281,7 @@ class World:
         if self.alive and (effects or self.setup.thorough):
             books(co)
         elif reported:
-            booked(co, event.message.rank)
+            booked(co, co.peers[event.message.rank])
         if event.__class__ is ev.Tick and not self.over:
             explained(co)
 

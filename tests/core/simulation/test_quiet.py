@@ -15,7 +15,7 @@ from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
 from paceline.core.events import Received
 from paceline.core.simulation import Setup, Violation, World
-from paceline.core.simulation.action import Action
+from paceline.core.simulation.action import COORDINATOR, Action
 from paceline.core.simulation.step import Run, Step
 from paceline.core.simulation.transcript import lines
 from paceline.core.worker import Worker
@@ -66,6 +66,45 @@ def test_a_run_of_reports_is_heard_as_one_by_one() -> None:
         assert getattr(quiet.journal, kept) == getattr(each.journal, kept)
     for noted in ("heard", "words", "still", "before", "due"):
         assert getattr(quiet.watch, noted) == getattr(each.watch, noted)
+
+
+def test_signs_of_life_and_confirmations_are_part_of_a_run() -> None:
+    """C-8, M-2, N-9: steps, a word that was handled between them, a heartbeat, and steps after it."""
+    quiet, each = before_a_window(), before_a_window(thorough=True)
+    for world in (quiet, each):
+        trained(world, 1)
+        reported(world, 2)  # the first step has its learning rate to tell
+        world.do(Action("tick", COORDINATOR), world.co.poll_timeout())  # a beacon to each rank
+        trained(world, 2)
+        world.do(Action("control", 0))
+        trained(world, 2)
+        world.do(Action("tick", 0), world.processes[0].due())
+        trained(world, 1)
+    confirmed = [report.control_seq for report in quiet.processes[0].up]
+    kinds = [type(report) for report in quiet.processes[0].up]
+    assert kinds.index(m.Heartbeat) == 4 and kinds.count(m.Batch) == 5 and len(set(confirmed)) > 1
+
+    heard, turns = reported(quiet, 6), reported(each, 6).parts
+
+    assert [type(part) for part in heard.parts] == [Run] and len(turns) == 6
+    assert heard.turns == turns
+    assert quiet.snapshot() == each.snapshot()
+    for noted in ("heard", "words", "still", "before", "due"):
+        assert getattr(quiet.watch, noted) == getattr(each.watch, noted)
+
+
+def test_a_run_of_nothing_but_signs_of_life_is_no_work() -> None:
+    """I32: who only beats is heard, and nothing has moved."""
+    world = before_a_window()
+    for _ in range(2):
+        world.do(Action("tick", 0), world.processes[0].due())
+    world.do(Action("tick", COORDINATOR))  # else the first report would tell it the time, too (C-4)
+    still = world.watch.still
+
+    heard = reported(world, 2)
+
+    assert [type(part) for part in heard.parts] == [Run] and world.watch.still == still < world.now
+    assert world.watch.heard[0, 1] == world.now
 
 
 def test_a_run_ends_with_what_is_not_quiet() -> None:
