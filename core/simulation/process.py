@@ -136,7 +136,7 @@ class Process:
     session: fx.BuildSession | None = None
     shares: fx.ShareState | None = None
     inside: fx.RunCollective | None = None
-    made: tuple[float | None, int, int] | None = None
+    made: tuple[float | None, int, int, bool] | None = None
     scratch: tuple[float, float | None, bool] | None = None
     aborted: list[int] = attrs.field(factory=list)
     uids: deque[int] = attrs.field(factory=deque)

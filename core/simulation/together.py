@@ -157,7 +157,8 @@ def _unite(world: World, process: Process) -> None:
     assert call is not None, "only who is inside can unite"
     version = world.ghost.united(call.cycle, call.attempt, all_of_it, value, world.config.gamma)
     for other in all_of_it:
-        other.made = (value, steps, version)
+        sick = other.poisoned and other.inside is not None and other.inside.steps > 0
+        other.made = (value, steps, version, sick)
         world.touch(other)
 
 
@@ -178,8 +179,8 @@ def _emerge(world: World, process: Process) -> None:
     """The call succeeded here: the average is in the parameters."""
     call, made = process.inside, process.made
     assert call is not None and made is not None, "only a call that has an average ends well"
-    value, steps, version = made
-    refusal = m.Refusal.NONFINITE if process.poisoned and call.steps else None
+    value, steps, version, sick = made
+    refusal = m.Refusal.NONFINITE if sick else None  # what is poisoned behind the sum is in it as it was
     process.inside = process.made = None
     process.scratch = (process.theta, process.consensus, process.fresh)
     before = process.theta

@@ -42,6 +42,21 @@ class HasNoMemory:
         return Stable()
 
 
+class IsOneForAll(LevelGuard):
+    """Made once, whoever asks: two runs in one process share a memory."""
+
+    one: ClassVar[Any] = None
+
+    def __new__(cls) -> IsOneForAll:
+        cls.one = super().__new__(cls) if cls.one is None else cls.one
+        return cls.one
+
+    def __init__(self) -> None:
+        if not hasattr(self, "made"):
+            super().__init__()
+            self.made = True
+
+
 class DividesByTheNorm(LevelGuard):
     """Looks at the rank with the largest norm, which may be none."""
 

@@ -17,7 +17,7 @@ GUARDS = Folder(
     claims=functools.partial(claims_of, "guard"),
     caught={
         "P101": [guards.TelemetryByName, guards.ClaimsANameOfItsOwn, guards.ClaimsInWords, guards.HasNoMemory,
-                 guards.IsNeverMade],
+                 guards.IsNeverMade, guards.IsOneForAll],
         "P111": [guards.DividesByTheNorm, guards.NudgesByTheSignal, guards.AnswersInWords, guards.EmptiesWhatItIsTold,
                  guards.LoopsInObserve],
         "P112": [guards.CountsItsCalls],

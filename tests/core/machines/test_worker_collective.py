@@ -397,6 +397,21 @@ def test_a_rank_fenced_inside_a_call_is_freed_and_begins_anew(succeeds: bool) ->
     assert not w.in_mid_step, "the step in which the old life ended is over"
 
 
+def test_a_new_life_enters_a_session_with_a_number_that_had_died() -> None:
+    """M-45, W-21: a coordinator that has lost its journal gives the number of a dead life again. The rank remembered
+    that death, parked and never came into the call (`paceline simulate --ranks 4 --seed 3006764`)."""
+    r = rank()
+    r.control(m.DeclareDead, dead_rank=2, dead_incarnation=1)
+    r.feed(ev.Received(m.Fenced(generation=1, incarnation=2, cycle=1, why="stale")))
+    r.feed(ev.Received(m.Welcome(rank=1, incarnation=2, generation=2, status=m.WelcomeStatus.JOINING, control_seq=0,
+                                 report_seq=0, config={})))  # fmt: skip
+    r.number, life = 0, {"incarnation": 2, "generation": 2}
+    r.control(m.NewSession, serve=False, session_id=2, uid=b"u", new_rank=1, members=((0, 1), (1, 2), (2, 1)),
+              new_world_size=3, state_from=0, cycle=None, attempt=0, **life)  # fmt: skip
+    r.control(m.SyncNow, cycle=2, attempt=0, session_id=2, version=2, global_step=9, **life)
+    assert of(r.orders, fx.RunCollective)
+
+
 def test_a_rank_fenced_while_it_wishes_to_leave_looks_for_no_seat() -> None:
     """W-28, W-23: what it waited for will not come, and it wanted to be gone."""
     r = rank(WorkerPhase.IN_COLLECTIVE)
