@@ -224,9 +224,10 @@ class Balancer:
             return cohort[0] if cohort else None
         if self.anchor_rank not in cohort:
             return cohort[0]
-        slowest, challenger = max([(readings[rank], rank) for rank in cohort if rank != self.anchor_rank])
-        dominated = slowest > (1 + DOMINANCE_MARGIN) * readings[self.anchor_rank]
-        return challenger if dominated else self.anchor_rank
+        slowest = max([readings[rank] for rank in cohort if rank != self.anchor_rank])
+        if not slowest > (1 + DOMINANCE_MARGIN) * readings[self.anchor_rank]:
+            return self.anchor_rank
+        return max([rank for rank in cohort if readings[rank] == slowest])
 
     def _propose(self, report: WindowReport, anchor_rank: int, marginal: float) -> int | None:
         """The longer anchor that would bring the fixed price of an average to its target part (B-10).

@@ -97,17 +97,20 @@ def select_feed(report: WindowReport, voters: Iterable[int]) -> dict[int, tuple[
     The delivered scale is used only if the mode is capable and every voter with batches has a delivered sample. One
     rank on the compute scale among peers on the delivered one would look fast for no other reason than the scale.
     """
-    wall = {rank: (report.wall_ms.get(rank, 0.0), report.wall_batches.get(rank, 0)) for rank in voters}
-    if not report.capable:
-        return wall
-    feed = {}
-    for rank, computed in wall.items():
-        delivered = report.delivered_ms.get(rank, 0.0), report.delivered_batches.get(rank, 0)
-        sampled = delivered[0] > 0 and delivered[1] > 0
-        if not sampled and computed[1] > 0:
-            return wall
-        feed[rank] = delivered if sampled else computed
-    return feed
+    ranks = list(voters)
+    if report.capable:
+        feed = _scale(report.delivered_ms, report.delivered_batches, ranks)
+        silent = [rank for rank, (cost, batches) in feed.items() if not (cost > 0 and batches > 0)]
+        if not silent:  # as a rule
+            return feed
+        computed = _scale(report.wall_ms, report.wall_batches, silent)
+        if not any([batches > 0 for _, batches in computed.values()]):
+            return {**feed, **computed}
+    return _scale(report.wall_ms, report.wall_batches, ranks)
+
+
+def _scale(ms: Mapping[int, float], batches: Mapping[int, int], ranks: Iterable[int]) -> dict[int, tuple[float, int]]:
+    return {rank: (ms.get(rank, 0.0), batches.get(rank, 0)) for rank in ranks}
 
 
 def measurement(number: float) -> float:

@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import attrs
 
 from .message_types import Message, Outcome, Plan, SaveReason, ThrottleReason
@@ -35,7 +31,6 @@ __all__ = [
     "SyncNow",
     "Throttle",
     "Update",
-    "stamper",
 ]
 
 
@@ -45,25 +40,6 @@ class Control(Message):
 
     control_seq: int = 0
     report_seq: int = 0
-
-
-@functools.cache
-def stamper(kind: type[Control], own: tuple[str, ...] = ()) -> Callable[..., Control]:
-    """A function of `like`, rank, incarnation, control_seq, report_seq and a tuple of the fields named in `own`: a
-    message that says what `like` says, to that rank, but for its own fields.
-
-    Most of what a cohort is told it is told alike. A copy that is written out field by field costs a third of what the
-    constructor does, which has to sort out each time which of its arguments is which.
-    """
-    stamp = ("rank", "incarnation", "control_seq", "report_seq")
-    names = [field.name for field in attrs.fields(kind) if field.name not in own]
-    copied = [f"    made.{name} = {name if name in stamp else f'like.{name}'}\n" for name in names]
-    copied += [f"    {''.join(f'made.{name}, ' for name in own)}= row\n"] if own else []
-    source = f"def stamped(like, {', '.join(stamp)}, row=()):\n    made = new(kind)\n{''.join(copied)}    return made\n"
-    known: dict[str, Any] = {"kind": kind, "new": object.__new__}
-    exec(source, known)
-    stamped: Callable[..., Control] = known["stamped"]
-    return stamped
 
 
 @value(kw_only=True)

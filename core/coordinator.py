@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any, Self
 
 from . import attachment, gates, ladder, membership, seldom
@@ -25,12 +24,11 @@ from . import messages as m
 from .actions import Actions
 from .cadence import Balancer
 from .config import Config
-from .control_messages import stamper
 from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
 from .dump import dump_when_due, state_dump
-from .effects import Alert, CloseLink, Ready, Send, SendFenced
+from .effects import Alert, CloseLink, Ready, SendFenced
 from .engine import Engine, Kind
 from .errors import InvariantError, LocalProtocolError
 from .events import (
@@ -50,13 +48,14 @@ from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
-from .retention import CONFIRM_EVERY, weights
+from .retention import CONFIRM_EVERY
 from .roles import Roles
 from .run import Run
 from .schema import Schema
 from .sessions import Sessions
 from .snapshots import of_coordinator, restore_coordinator, unkept
 from .tables import engine_for
+from .telling import tell_many, tell_one
 
 __all__ = ["Coordinator"]
 
@@ -416,32 +415,10 @@ class Coordinator:
         """The one way out for a message: the same to each of these ranks, in this order, stamped, numbered and kept
         (N-9, N-11, M-42), but for what is each rank's own: for each field in `own` a value per rank. A plan in it is
         reserved (N-10). What is said alike is made and weighed once."""
-        if not ranks:
-            return
-        own = own or {}
-        if own and any(len(column) != len(ranks) for column in own.values()):
-            sizes = {name: len(column) for name, column in own.items()}
-            raise InvariantError(f"{kind.__name__} to {len(ranks)} ranks: a value for each is needed, here are {sizes}")
-        first = {name: column[0] for name, column in own.items()}
-        like: Any = kind(run_id=self.config.run_id, generation=self.generation, **fields, **first)
-        stamped, peers, outbox = stamper(like.__class__, tuple(own)), self.peers, self.outbox
-        rows = zip(*own.values(), strict=True) if own else repeat(())
-        plans = own.get("next_plan") or repeat(fields.get("plan"))
-        for rank, row, size, plan in zip(ranks, rows, weights(like, own), plans, strict=False):
-            peer = peers[rank]
-            attached = peer.attached
-            if not attached and peer.detached_at is None:  # `reachable`, without the price of a property
-                continue  # nor is who has left or died
-            number = peer.control_seq = peer.control_seq + 1
-            message = stamped(like, rank, peer.incarnation, number, peer.report_seq, row)
-            if plan is not None:
-                peer.tokens[number] = plan.plan_id
-                if plan.epoch > peer.entered_epoch:
-                    self.actions.entered(peer)
-            if peer.retained.append(number, message, size):  # N-9: a rank that confirms nothing for so long has ended
-                self.lose(rank, f"overflow: {len(peer.retained)} messages are not confirmed")
-            if attached:
-                outbox.append(Send(message))
+        if own or len(ranks) != 1:
+            tell_many(self, ranks, kind, own or {}, fields)
+        else:
+            tell_one(self, self.peers[ranks[0]], kind, fields)
 
     def broadcast_epoch(self, epoch: int, metrics: dict[str, float | None]) -> None:
         """K-20: the cohort's view of a closed epoch to everyone alive."""

@@ -9,6 +9,7 @@ or policy that raises is alerted and read as Stable; every later step still runs
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -166,7 +167,7 @@ def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict, names: Ma
 def _by_rank(names: Mapping[int, str], ranks: Iterable[int], facts: Iterable[Any]) -> dict[str, Any]:
     """What is known of each of these ranks, as the facts of an event hold it: ranks are text there, as in JSON. That is
     made once for all of them, because a finish names every rank in nine places."""
-    return {names[rank]: fact for rank, fact in zip(ranks, facts, strict=True)}
+    return dict(zip(map(names.__getitem__, ranks), facts, strict=True))
 
 
 def _cycle_facts(
@@ -175,7 +176,7 @@ def _cycle_facts(
 ) -> dict[str, Any]:  # fmt: skip
     co = cycle.co
     voters, counts, peers = co.voters, co.balancer.counts, [co.peers[rank] for rank in co.voters]
-    losses = [(peer.window.loss_sum, peer.window.loss_count) for peer in peers]
+    windows = [peer.window for peer in peers]
     return {
         "cycle": cycle.number, "attempt": cycle.attempt, "version": cycle.version, "realized": realized,
         "merged": _by_rank(names, merged, merged.values()), "global_step": cycle.global_step,
@@ -183,19 +184,20 @@ def _cycle_facts(
         "verdict": None if verdict is None else type(verdict).__name__,
         "counts": _by_rank(names, voters, [counts[rank] for rank in voters]),
         "divergence": _by_rank(names, voters, [peer.divergence for peer in peers]),
-        "loss": _by_rank(names, voters, [total / count if count else None for total, count in losses]),
+        "loss": _by_rank(names, voters, [one.loss_sum / one.loss_count if one.loss_count else None for one in windows]),
         "step_ms": _by_rank(names, voters, readings(co, voters)),
     }  # fmt: skip
 
 
 def _window_report(cycle: Cycle, reduce_ms: float) -> WindowReport:
-    windows = [(rank, cycle.co.peers[rank].window) for rank in cycle.co.voters]
+    voters = cycle.co.voters
+    windows = [cycle.co.peers[rank].window for rank in voters]
     return WindowReport(
-        wall_ms={rank: window.wall_ms for rank, window in windows},
-        wall_batches={rank: window.wall_batches for rank, window in windows},
-        delivered_ms={rank: window.delivered_ms for rank, window in windows},
-        delivered_batches={rank: window.delivered_batches for rank, window in windows},
-        fill_ms={rank: window.fill_ms for rank, window in windows},
+        wall_ms=dict(zip(voters, [window.wall_ms for window in windows], strict=True)),
+        wall_batches=dict(zip(voters, [window.wall_batches for window in windows], strict=True)),
+        delivered_ms=dict(zip(voters, [window.delivered_ms for window in windows], strict=True)),
+        delivered_batches=dict(zip(voters, [window.delivered_batches for window in windows], strict=True)),
+        fill_ms=dict(zip(voters, [window.fill_ms for window in windows], strict=True)),
         reduce_ms=reduce_ms,
         capable=cycle.co.config.policy != "sync",
     )
@@ -204,8 +206,8 @@ def _window_report(cycle: Cycle, reduce_ms: float) -> WindowReport:
 def _guard_input(cycle: Cycle, merged: dict[int, int]) -> GuardInput:
     voters = set(cycle.co.voters)
     peers = {rank: cycle.co.peers[rank] for rank in cycle.members if rank in voters}
-    norms = {rank: peer.pre_norm for rank, peer in peers.items() if peer.pre_norm is not None}
-    posts = [peer.post_norm for peer in peers.values() if peer.post_norm is not None]
+    norms = {rank: norm for rank, peer in peers.items() if (norm := peer.pre_norm) is not None}
+    posts = [norm for peer in peers.values() if (norm := peer.post_norm) is not None]
     return GuardInput(
         divergences={rank: peer.divergence or 0.0 for rank, peer in peers.items()},
         k_used=sum(merged.values()), k_max=max(merged.values(), default=0),
@@ -267,9 +269,9 @@ def _fan_out(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Refusal]
     usual = m.Outcome.MERGED if realized else m.Outcome.UNREALIZED
     outcomes = dict.fromkeys(refused, m.Outcome.REFUSED) | dict.fromkeys(cycle.observers, m.Outcome.OBSERVER)
     own: dict[str, Sequence[Any]] = {
-        "outcome": [outcomes.get(rank, usual) for rank in co.voters],
-        "merged_steps": [merged.get(rank, 0) for rank in co.voters],
-        "next_plan": [plans.get(rank) for rank in co.voters],
+        "outcome": list(map(outcomes.get, co.voters, repeat(usual))),
+        "merged_steps": list(map(merged.get, co.voters, repeat(0))),
+        "next_plan": list(map(plans.get, co.voters)),
     }
     co.tell(co.voters, m.Update, own, cycle=cycle.number, attempt=cycle.attempt, version=cycle.version,
             global_step=cycle.global_step)  # fmt: skip

@@ -16,7 +16,7 @@ from .dispatch.book import Book
 from .errors import InvariantError
 from .ledger import reopen
 from .messages import ThrottleReason
-from .phases import CyclePhase, RunPhase
+from .phases import UNDER_WAY, CyclePhase, RunPhase
 from .policies import Cadence, overshoot
 from .schema import dataset_length
 
@@ -95,7 +95,7 @@ def plan_ended(co: Coordinator, peer: Peer) -> None:
     nobody has to wait for this rank any more because its part of a final window is done, of which others still have
     some (D-7). While batches are free a rank is done in no other way but by its steps, and those `count_batch` sees."""
     desk = co.desk
-    if co.returned or co.config.max_batch_diff is not None or co.run.phase != RunPhase.TRAINING:
+    if co.returned or co.config.max_batch_diff is not None or co.run.phase != UNDER_WAY:
         co.urgent = True
         return
     desk.follow_up()

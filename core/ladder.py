@@ -175,6 +175,9 @@ def judge(co: Coordinator) -> None:
 def next_due(co: Coordinator) -> float:
     """When the next step may fall due; each is exceeded strictly."""
     least, owing = _least(co), _owing(co)
+    earliest = min([since for _, _, since in owing], default=math.inf) + least
+    if co.now <= earliest:  # as a rule nobody is late
+        return math.nextafter(earliest, math.inf)
     dues = [math.inf, *[since + least for _, _, since in owing if co.now <= since + least]]
     for peer, stage, since in [one for one in owing if co.now > one[2] + least]:
         length = learned(co, peer, stage).seconds

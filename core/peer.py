@@ -211,15 +211,16 @@ class Peer(Attachment):
 
     def complete_plans(self, event: m.Metrics) -> None:
         """Free the plans; what was not trained of them returns, loudly (D-9)."""
+        co = self.co
         self._progress("Metrics")
-        epoch = self.co.book.holdings(self.rank).plans[0].plan.epoch
-        short = self.co.book.complete(self.rank, event.plan_ids)
-        self.co.desk.completed(self.rank, epoch, event)
-        self.co.actions.entered(self)
+        epoch = co.book.ranks[self.rank].plans[0].plan.epoch
+        short = co.book.complete(self.rank, event.plan_ids)
+        co.desk.completed(self.rank, epoch, event)
+        co.actions.entered(self)
         if short:
-            self.co.returned = True
-            self.co.emit(Alert("short_plan", f"rank {self.rank}", f"{short} batches of a plan were not trained"))
-        gates.plan_ended(self.co, self)
+            co.returned = True
+            co.emit(Alert("short_plan", f"rank {self.rank}", f"{short} batches of a plan were not trained"))
+        gates.plan_ended(co, self)
 
     def note_rate(self, event: m.LrUpdate) -> None:
         """Input of the meta-controller (B-43)."""

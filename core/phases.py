@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ALIVE", "IDLE", "PENDING", "CyclePhase", "PeerPhase", "RunPhase", "WorkerPhase"]
+__all__ = ["ALIVE", "IDLE", "PENDING", "UNDER_WAY", "CyclePhase", "PeerPhase", "RunPhase", "WorkerPhase"]
 
 
 class RunPhase(IntEnum):
@@ -54,5 +54,6 @@ ALIVE = (PeerPhase.VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
 """Phases of who has neither left nor died (M-1), the most common one first: every report asks."""
 JOINING, VOTER, LAGGING = PeerPhase.JOINING, PeerPhase.VOTER, PeerPhase.LAGGING
 IDLE, PENDING = CyclePhase.IDLE, CyclePhase.PENDING
+UNDER_WAY = RunPhase.TRAINING
 """What every event asks for has a name of its own, here and at the top of the machines: in Python 3.11 to find a member
 in its enumeration takes as long as four calls of a method."""

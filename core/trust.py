@@ -32,10 +32,7 @@ class TrustWindows:
     def put(self, rank: int, readings: list[float]) -> None:
         """From here on these are the readings of the rank; none: it is unknown."""
         self.readings[rank], self.misses[rank] = readings, 0
-        mean = sum(readings) / len(readings) if readings else 0.0
-        # No mean lies above its largest reading: the bound keeps a sum that overflows finite. The newest is asked
-        # first, because it answers most of the time.
-        self.means[rank] = mean if not readings or mean <= readings[-1] else min(mean, max(readings))
+        self.means[rank] = _mean(readings) if readings else 0.0
 
     def of(self, ranks: Iterable[int]) -> dict[int, float]:
         """The means of these ranks, which are all known here."""
@@ -44,10 +41,12 @@ class TrustWindows:
 
     def take(self, feed: Mapping[int, tuple[float, int]]) -> None:
         """Fold in one window: for each rank its cost and its batches (B-4.1)."""
+        known, misses, means = self.readings, self.misses, self.means
         for rank, (cost, batches) in feed.items():
             reading = cost / batches if batches > 0 and cost < math.inf else 0.0
             if reading > 0:
-                self.put(rank, [*self.readings[rank][1 - TRUST_WINDOW :], reading])
+                known[rank] = readings = [*known[rank][1 - TRUST_WINDOW :], reading]
+                misses[rank], means[rank] = 0, _mean(readings)
                 continue
             self.misses[rank] += 1
             if self.silent(rank):
@@ -56,3 +55,10 @@ class TrustWindows:
     def silent(self, rank: int) -> bool:
         """Whether nothing it once said counts any more (B-4.1, B-4.3)."""
         return self.misses[rank] >= MISS_LIMIT
+
+
+def _mean(readings: list[float]) -> float:
+    """No mean lies above its largest reading: the bound keeps a sum that overflows finite. The newest is asked first,
+    because it answers most of the time."""
+    mean = sum(readings) / len(readings)
+    return mean if mean <= readings[-1] else min(mean, max(readings))

@@ -21,7 +21,7 @@ from ..policies import readings, recent_share
 from ..values import state
 from .advisory import advise
 from .book import Covered
-from .pool import Pool, Range, Slice
+from .pool import Pool, Range
 from .shares import Share, shares, split_returned
 from .tally import EpochTally
 from .window import final_window
@@ -84,30 +84,33 @@ class Desk:
     def left(self, rank: int) -> int:
         """Batches a rank may still be given in this window (D-5)."""
         co = self.co
-        if not co.config.is_progressive:
+        config = co.config
+        if not config.is_progressive:
             return co.book.total(min(co.book.first_live, co.book.num_epochs - 1))
-        if co.config.policy != "async":
+        if config.policy != "async":
             limit = self.quota(rank)
         else:
             limit = co.balancer.counts[rank] + co.balancer.overshoots.get(rank, 0)
-        held = co.book.ranks.get(rank)
-        taken = co.peers[rank].steps + (0 if held is None else held.in_flight_batches)
+        taken, held = co.peers[rank].steps, co.book.ranks.get(rank)
+        if held is not None:
+            taken += held.in_flight_batches
         return limit - taken if taken < limit else 0
 
-    def enterable(self) -> list[int]:
+    def enterable(self) -> range:
         """Epochs a rank may enter now (D-4)."""
-        first = self.co.book.first_live
-        ahead = 1 if self.co.config.policy == "async" else 0
-        return [epoch for epoch in range(first, first + ahead + 1) if epoch < self.co.book.num_epochs]
+        book = self.co.book
+        first = book.last_closed_epoch + 1
+        last = first + 1 if self.co.config.policy == "async" else first
+        return range(first, last + 1 if last < book.num_epochs else book.num_epochs)
 
     def size(self, rank: int, pool: Pool) -> int:
         """Batches of the next chunk (D-6)."""
-        co, rem, left = self.co, pool.free, self.left(rank)
+        co, rem, left, window = self.co, pool.free, self.left(rank), self.window
         if rem == 0 or left == 0:
             return 0
         counts = co.balancer.counts
-        if self.window is not None and self.window.epoch == pool.epoch:
-            size = self.window.left.get(rank, 0)
+        if window is not None and window.epoch == pool.epoch:
+            size = window.left.get(rank, 0)
         elif co.config.policy != "async" or rem < self.whole:
             size = counts[rank]
         elif self.probing:
@@ -249,12 +252,16 @@ class Desk:
 
     def _dispatch(self, rank: int) -> bool:
         peer = self.co.peers[rank]
-        if not self.may_serve(peer) or not self.left(rank):
+        if not self.may_serve(peer):
             return False
-        # From here on the rank takes something. Nobody opens an epoch by being asked in vain: when it begins does not
-        # depend on how often the voters are looked at (C-4).
         for epoch in self.enterable():
-            pool = self.open_pool(epoch)
+            pool = self.co.book.pools.get(epoch)
+            if pool is None:
+                # Nobody opens an epoch by being asked in vain: when it begins does not depend on how often the voters
+                # are looked at (C-4).
+                if not self.left(rank):
+                    return False
+                pool = self.open_pool(epoch)
             if not pool.free:
                 continue
             size = self.size(rank, pool)
@@ -270,7 +277,9 @@ class Desk:
         if not self.co.config.is_progressive or self.co.run.phase != RunPhase.TRAINING:
             return
         self._survey()
-        self._serve_all([rank for rank in self.co.voters if self.may_serve(self.co.peers[rank])])
+        # Who has its hands full, after a finish everyone, is not even looked at (D-8.1).
+        held, room = self.co.book.ranks, ASYNC_PLANS if self.co.config.policy == "async" else 1
+        self._serve_all([rank for rank in self.co.voters if rank not in held or len(held[rank].plans) < room])
 
     def compose(self) -> dict[int, Plan]:
         """The plans that ride in the Updates of a finish, by rank (D-13)."""
@@ -306,10 +315,13 @@ class Desk:
 
     def note_covered(self, covered: Iterable[Covered]) -> None:
         """Where each pick was finally trained (K-20)."""
-        book = self.co.book
+        book, known, total, short = self.co.book, -1, 0, 0
         for rank, epoch, first, count in covered:
-            seen = self.tally(epoch).of(rank)
-            seen.covered += Slice(epoch, first, count).picks(book.batch_size, book.length(epoch))[1]
+            if epoch != known:  # what a finish covers is of one epoch, as a rule
+                known, tally, total = epoch, self.tally(epoch), book.total(epoch)
+                short = max(0, total * book.batch_size - book.length(epoch))  # what its last batch lacks (D-3)
+            seen = tally.of(rank)
+            seen.covered += count * book.batch_size - (short if first + count == total else 0)
             seen.covered_batches += count
 
     def tell_parts(self) -> None:
@@ -333,9 +345,9 @@ class Desk:
 
     def follow_up(self) -> None:
         """The next plans of those that have ended one. No look at other ranks: the hot path comes here (C-4)."""
-        waiting, self.awaiting = sorted(set(self.awaiting)), []
+        waiting, self.awaiting = self.awaiting, []
         if self.co.config.is_progressive:
-            self._serve_all(waiting)
+            self._serve_all(waiting if len(waiting) == 1 else sorted(set(waiting)))
 
     def _serve_all(self, ranks: Iterable[int]) -> None:
         """As many plans to each of these as it may have now (D-15)."""
@@ -357,7 +369,11 @@ class Desk:
         """Whether no epoch that may be entered has a free batch: whoever is idle is quiesced then (G-4). One that is
         not open yet has all of them."""
         pools = self.co.book.pools
-        return all(epoch in pools and not pools[epoch].free for epoch in self.enterable())
+        for epoch in self.enterable():  # written out: every end of a plan asks, and the first epoch answers
+            pool = pools.get(epoch)
+            if pool is None or pool.free:
+                return False
+        return True
 
     def _closed(self, epoch: int) -> None:
         tally = self.tally(epoch)

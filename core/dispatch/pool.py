@@ -24,16 +24,19 @@ always (I41), and every count here is kept up to date instead of being summed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 
 import attrs
 
 from ..errors import InvariantError
 from ..messages import NO_RANK
-from ..values import state, value
+from ..values import maker, state, value
 
-__all__ = ["Pool", "PoolSnapshot", "Range", "Slice", "Source", "Taken", "batches_in", "initial_spans", "merge_ranges"]
+__all__ = [
+    "Pool", "PoolSnapshot", "Range", "Slice", "Source", "Taken", "batches_in", "initial_spans", "merge_ranges",
+    "picks_of",
+]  # fmt: skip
 
 Range = tuple[int, int]
 """A run of batches of one epoch: the first of them, and how many."""
@@ -72,9 +75,7 @@ class Slice:
 
         The very last batch of an epoch is short if the epoch does not drop it (D-3).
         """
-        offset = self.first * batch_size
-        end = offset + self.count * batch_size
-        return offset, (end if end < length else length) - offset
+        return picks_of(self.first, self.count, batch_size, length)
 
 
 @value
@@ -87,6 +88,10 @@ class Taken(Slice):
     source: Source
     owner: int = NO_RANK
     cut: bool = False
+
+
+new_taken: Callable[..., Taken] = maker(Taken)
+"""A finish makes one per rank."""
 
 
 @state
@@ -232,7 +237,7 @@ class Pool:
         if most < count:
             count = most
         span.front = first + count
-        return Taken(self.epoch, first, count, OWN_SPAN, rank)
+        return new_taken(self.epoch, first, count, OWN_SPAN, rank)
 
     def _take_other(self, most: int) -> Taken | None:
         """From the largest span; the taker's own is empty when its turn comes."""
@@ -272,6 +277,13 @@ class Pool:
     def _check_inside(self, ranges: Sequence[Range]) -> None:
         if ranges and (ranges[0][0] < 0 or sum(ranges[-1]) > self.total):
             raise InvariantError(f"I41: epoch {self.epoch} has batches 0..{self.total - 1}, not all of {ranges}")
+
+
+def picks_of(first: int, count: int, batch_size: int, length: int) -> tuple[int, int]:
+    """Offset and size in picks of `count` batches from number `first` on; see `Slice.picks`."""
+    offset = first * batch_size
+    end = offset + count * batch_size
+    return offset, (end if end < length else length) - offset
 
 
 def batches_in(length: int, batch_size: int, drop_last: bool) -> int:

@@ -103,8 +103,9 @@ class EpochTally:
 
     def add(self, rank: int, metrics: Metrics) -> None:
         """One more chunk of a rank. The first `MOST_SCALARS` names are kept, all others are dropped."""
-        fresh = [name for name in metrics.scalars if name not in self.names and len(name) <= LONGEST_NAME]
-        self.names += fresh[: max(0, MOST_SCALARS - len(self.names))]
+        if metrics.scalars:
+            fresh = [name for name in metrics.scalars if name not in self.names and len(name) <= LONGEST_NAME]
+            self.names += fresh[: max(0, MOST_SCALARS - len(self.names))]
         self.of(rank).add(metrics, self.names)
 
     def of(self, rank: int) -> RankTally:

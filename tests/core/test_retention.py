@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core import effects as fx
 from paceline.core import messages as m
-from paceline.core.control_messages import stamper
 from paceline.core.plain import decode, encode
 from paceline.core.retention import MOST_BYTES, MOST_MESSAGES, Retained, weight
+from paceline.core.telling import teller
 from paceline.transports.codec import MsgpackCodec
 
 from support.transports import beacon
@@ -112,15 +113,50 @@ def _looked_at(thing: Any) -> int:
     return 9
 
 
+@attrs.define
+class Reader:
+    """What a loop over the cohort knows of a rank."""
+
+    rank: int
+    attached: bool = True
+    incarnation: int = 2
+    control_seq: int = 8
+    report_seq: int = 5
+    retained: Retained = attrs.field(factory=Retained)
+
+
 @pytest.mark.parametrize("kind", m.CONTROLS, ids=lambda kind: kind.__name__)
-def test_a_stamped_message_is_the_one_that_would_have_been_made(kind: type[m.Control]) -> None:
-    """N-6, N-9: whoever is told the same as others gets it under its own rank, incarnation and numbers."""
-    own = [field.name for field in attrs.fields(kind) if field.name not in attrs.fields_dict(m.Control)]
-    says = {name: f"what {name} says" for name in own}
-    like = kind(run_id=b"run", generation=7, **says)
-    made = stamper(kind)(like, 3, 2, 9, 8)
-    assert made == kind(run_id=b"run", generation=7, rank=3, incarnation=2, control_seq=9, report_seq=8, **says)
+def test_what_many_are_told_is_what_each_would_have_been_told_alone(kind: type[m.Control]) -> None:
+    """N-6, N-9, N-10: each under its own rank, incarnation and numbers, with what is its own; kept for all, sent to who
+    has a link."""
+    names = [field.name for field in attrs.fields(kind) if field.name not in attrs.fields_dict(m.Control)]
+    says = {name: f"what {name} says" for name in names}
+    mine = dict(list(says.items())[:1])
+    like, peers, outbox = kind(run_id=b"run", generation=7, **says), [Reader(3), Reader(4, attached=False)], []
+    rows = [tuple(f"{rank}: {text}" for text in mine.values()) for rank in (3, 4)]
+    assert teller(kind, tuple(mine))(like, peers, rows, [70, 80], outbox) == []  # type: ignore[arg-type]
+    made = [
+        kind(run_id=b"run", generation=7, rank=rank, incarnation=2, control_seq=9, report_seq=5,
+             **{**says, **dict(zip(mine, row, strict=True))})
+        for rank, row in zip((3, 4), rows, strict=True)
+    ]  # fmt: skip
+    assert outbox == [fx.Send(made[0])] and [peer.control_seq for peer in peers] == [9, 9]
+    assert [list(peer.retained.kept) for peer in peers] == [[(9, 70, made[0])], [(9, 80, made[1])]]
+    assert [peer.retained.bytes for peer in peers] == [70, 80]
     assert like == kind(run_id=b"run", generation=7, **says)
+
+
+def test_a_loop_over_the_cohort_says_whose_lane_is_overfull() -> None:
+    """N-9: with the first message beyond a limit, as one that is kept alone."""
+    full, large, alone = Reader(0), Reader(1), Retained()
+    for number in range(1, MOST_MESSAGES + 1):
+        full.retained.append(number, None, 1)
+        alone.append(number, None, 1)
+    told = teller(m.Shutdown)
+    like = m.Shutdown(reason=m.SaveReason.GRACEFUL)
+    assert told(like, [full, large], [(), ()], [1, MOST_BYTES], []) == [full]  # type: ignore[list-item]
+    assert alone.append(MOST_MESSAGES + 1, None, 1) and full.retained.overfull and not large.retained.overfull
+    assert told(like, [large], [()], [1], []) == [large]  # type: ignore[list-item]
 
 
 def _stamp(number: int) -> dict[str, Any]:
