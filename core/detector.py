@@ -59,7 +59,7 @@ class LearnedDetector:
         if len(durations) < LEAST_DURATIONS:
             return Learned(limits.initial, len(durations))
         middle = _median(durations)
-        deviation = _median(abs(duration - middle) for duration in durations)
+        deviation = _median([abs(duration - middle) for duration in durations])
         seconds = max(limits.floor, min(middle + limits.suspect_k * deviation, limits.most))
         return Learned(seconds, len(durations), middle, deviation)
 
