@@ -175,9 +175,16 @@ class Desk:
         plan = self.co.book.take(rank, epoch, batches)
         if plan is not None:
             self.holds.pop(rank, None)
+            self._note_work(rank, plan)
             if self.window is not None:
                 self._serve(rank, epoch, -(-plan.size // self.co.book.batch_size))
         return plan
+
+    def _note_work(self, rank: int, plan: Plan) -> None:
+        """O-4: it has work since now, if this is all it has."""
+        head = self.co.book.head(rank)
+        if head is not None and head.plan.plan_id == plan.plan_id:
+            self.co.peers[rank].since.work = self.co.now
 
     def rollback(self, rank: int, plan_id: int) -> None:
         """Undo a take whose message was lost, with its slot (D-14)."""
@@ -228,7 +235,8 @@ class Desk:
         if not self.co.peers[rank].attached:
             return "E22"
         if self.quiesced((rank,)):
-            return "E06"
+            follows = self.enterable()[-1:] < [self.co.book.num_epochs - 1]
+            return "E04" if self.used_up() and follows else "E06"
         return "E04" if self.left(rank) else "E03"
 
     def told_holds(self) -> dict[str, str]:
@@ -447,6 +455,7 @@ class Desk:
         held = self.co.book.holdings(rank)
         newest = held.plans[-1].plan if held.plans else None
         plan = self.co.book.give(rank, epoch, first, count)
+        self._note_work(rank, plan)
         if newest is None:
             self.co.tell((rank,), StartEpoch, plan=plan, cycle=self.co.cycle.finished)
         else:
@@ -490,7 +499,7 @@ class Desk:
         release = co.cycle.number if co.cycle.pending else co.cycle.number + 1
         for rank in leading:
             peer = co.peers[rank]
-            peer.throttled = ThrottleReason.LEAD
+            peer.throttled, peer.since.parked = ThrottleReason.LEAD, co.now
             co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - co.low}))
             co.tell((rank,), Throttle, cycle=release, reason=ThrottleReason.LEAD)
         return bool(leading)
