@@ -235,7 +235,8 @@ class Desk:
         if not self.co.peers[rank].attached:
             return "E22"
         if self.quiesced((rank,)):
-            follows = self.enterable()[-1:] < [self.co.book.num_epochs - 1]
+            entered = self.enterable()
+            follows = len(entered) > 0 and entered[-1] + 1 < self.co.book.num_epochs
             return "E04" if self.used_up() and follows else "E06"
         return "E04" if self.left(rank) else "E03"
 
