@@ -17,6 +17,7 @@ from . import messages as m
 from .actions import Duty
 from .attachment import detached
 from .detector import Learned
+from .dispatch.holds import why_held
 from .errors import LocalProtocolError
 from .finish import UNHEALTHY_REFUSALS
 from .ladder import Stage, learned, rungs, step_clock
@@ -38,7 +39,7 @@ HELD = {
     "E03": "has used its budget of this window", "E04": "waits for the epoch to close", "E06": "has no work left",
     "E24": "waits for the last average before the stop",
 }  # fmt: skip
-"""What `Desk.why_held` says of a rank that is linked, in words."""
+"""What `why_held` says of a rank that is linked, in words."""
 
 
 @value(kw_only=True)
@@ -218,7 +219,7 @@ def _idle(co: Coordinator, peer: Peer, holds_plan: bool) -> Reason:
     if holds_plan and not co.stopping:
         what = "has trained its plan, its Metrics are awaited"
         return _reason("E05", rank, what, peer.last_progress, None, (rank,))
-    code = co.desk.why_held(rank)
+    code = why_held(co.desk, rank)
     if code == "E04":
         return _at_barrier(co, rank, since)
     numbers = {"steps": peer.steps, "quota": peer.quota, "left": 0} if code == "E03" else None

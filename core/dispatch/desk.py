@@ -21,6 +21,7 @@ from ..policies import readings, recent_share
 from ..values import state
 from .advisory import advise
 from .book import Covered
+from .holds import why_held
 from .pool import Pool, Range
 from .shares import Share, shares, split_returned
 from .tally import EpochTally
@@ -228,18 +229,6 @@ class Desk:
             return False
         return peer.phase == VOTER and peer.attached and not (co.stopping or co.save_issued)
 
-    def why_held(self, rank: int) -> str:
-        """By what a voter is held that has nothing to train, as the code that `explain` has for it (D-8, O-4)."""
-        if self.co.stopping or self.co.save_issued:
-            return "E24"
-        if not self.co.peers[rank].attached:
-            return "E22"
-        if self.quiesced((rank,)):
-            entered = self.enterable()
-            follows = len(entered) > 0 and entered[-1] + 1 < self.co.book.num_epochs
-            return "E04" if self.used_up() and follows else "E06"
-        return "E04" if self.left(rank) else "E03"
-
     def told_holds(self) -> dict[str, str]:
         """The holds that have begun since this was asked last, by rank: each episode is told once (D-8)."""
         fresh, self.untold = self.untold, {}
@@ -250,7 +239,7 @@ class Desk:
         asks for one meanwhile, and that may be every pass, finds it noted."""
         held = self.co.book.ranks.get(rank)
         if rank not in self.holds and (held is None or not held.plans):
-            self.holds[rank] = self.untold[rank] = self.why_held(rank)
+            self.holds[rank] = self.untold[rank] = why_held(self, rank)
 
     def dispatch_next(self, rank: int) -> bool:
         """Give a rank its next chunk, if it may have one (D-8)."""
