@@ -342,7 +342,7 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
 def explain_table(name: str) -> None:
     """Print the table of transitions NAME, cell by cell.
 
-    A cell says what the machine does in one state on one event.
+    A cell says what the machine does in one state on one event. `-> =` says that it stays in that state.
     """
     from ..core.diagram import text
     from ..core.tables import TABLES

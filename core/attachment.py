@@ -28,6 +28,7 @@ from .ledger import initial_file
 from .phases import ALIVE, PeerPhase
 from .retention import Retained
 from .schema import dataset_length
+from .since import Since
 from .values import state, value
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Attachment:
     none and a return is awaited for `window_s`, `last_seen` when any frame of it came (M-2), `born` the generation that
     gave this incarnation its seat, `former_seq` the last number that was given to a control message before this
     generation of the coordinator began. `handled_seq` is the last control message it has confirmed, `request_seq` the
-    one that asked it into the collective of this cycle."""
+    one that asked it into the collective of this cycle; `since` is when it waits (O-4)."""
 
     co: Coordinator
     rank: int
@@ -76,6 +77,7 @@ class Attachment:
     report_seq: int = 0
     retained: Retained = attrs.field(factory=Retained)
     tokens: dict[int, int] = attrs.field(factory=dict)
+    since: Since = attrs.field(factory=Since)
 
     @property
     def alive(self) -> bool:
@@ -159,6 +161,7 @@ class Attachment:
         """N-10, C-14: undo what the message had reserved; nothing is sent on this link again."""
         co, number = self.co, event.token[2]
         self.attached, self.broken = False, True
+        self.since.link = co.now
         co.lost_sends += 1
         plan_id = self.tokens.pop(number, None)
         if plan_id is not None:

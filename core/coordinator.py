@@ -30,7 +30,7 @@ from .dispatch.desk import Desk
 from .dump import dump_when_due, state_dump
 from .effects import Alert, CloseLink, Ready, SendFenced
 from .engine import Engine, Kind
-from .errors import InvariantError, LocalProtocolError
+from .errors import LATEST, InvariantError, LocalProtocolError, wrong_time
 from .events import (
     ConsensusSaved,
     CoordinatorEvent,
@@ -162,8 +162,11 @@ class Coordinator:
         nothing a peer sends makes it raise (I22)."""
         if self.handling:
             raise LocalProtocolError("handle was called from inside handle; queue the event (N-12)")
-        if now < self.now:
-            raise LocalProtocolError(f"time went back from {self.now} to {now}; pass a monotonic clock")
+        try:
+            if not self.now <= now <= LATEST:
+                raise wrong_time(self.now, now)
+        except TypeError:
+            raise wrong_time(self.now, now) from None
         received = event.__class__ is Received
         if not received and not isinstance(event, CoordinatorEvent):
             raise LocalProtocolError(f"{type(event).__name__} is not an event of the coordinator")

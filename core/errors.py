@@ -10,7 +10,10 @@ drivers only.
 
 from __future__ import annotations
 
+import math
+
 __all__ = [
+    "LATEST",
     "CheckpointError",
     "ConfigError",
     "InvariantError",
@@ -20,6 +23,7 @@ __all__ = [
     "RemoteProtocolError",
     "StallError",
     "TransportError",
+    "wrong_time",
 ]
 
 
@@ -33,6 +37,17 @@ class LocalProtocolError(PacelineError):
     """The local caller misused a machine or a link; its state is as it was before the call."""
 
     exit_code = 1
+
+
+LATEST = math.nextafter(math.inf, 0.0)
+"""No second comes after this one: an infinity is later, and what no float can hold, and a NaN is no earlier."""
+
+
+def wrong_time(before: float, now: object) -> LocalProtocolError:
+    """What a machine that is at second `before` says of a time that is before it, or no finite number at all."""
+    if isinstance(now, float | int) and now < before:
+        return LocalProtocolError(f"time went back from {before} to {now}; pass a monotonic clock")
+    return LocalProtocolError(f"{now!r} is no time; pass the seconds of a monotonic clock, a finite number")
 
 
 class RemoteProtocolError(PacelineError):

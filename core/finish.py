@@ -234,6 +234,7 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
             peer.steps -= count
             peer.void_before = cycle.number
             peer.refusals_in_row = peer.refusals_in_row + 1 if refused[rank] == m.Refusal.NONFINITE else 0
+            peer.since.refused = co.now if peer.refusals_in_row == 1 else peer.since.refused
             co.returned = True
             co.emit(Emit("Refused", {"rank": rank, "why": refused[rank].name.lower(), "steps": count}))
             co.emit(Alert("refused", f"rank {rank}", f"contribution of cycle {cycle.number} refused: "

@@ -13,9 +13,10 @@ lost with it. Then what is missing in the acks is its part: the total, less what
 
 So a step is covered at most once, and never while it may be in no consensus.
 
-Inside the call nobody can be told from those who wait for him. But who has not even handled the request is outside: its
-training thread hangs before the call, and all others are kept by it (section 3: the control number that every report
-carries says what is handled). That tells a joiner, or a rank that cannot form, from those who wait for it (M-6, M-26).
+A rank that hangs inside the call looks like those that wait in there for it: none of them acknowledges. A rank that
+hangs before the call can be told, because it has not even handled the request (section 3: the control number that every
+report carries says what is handled), and it keeps all others inside. That tells a joiner, or a rank that cannot form,
+from those who wait for it (M-6, M-26).
 
 The request is SyncNow for who was there at the arm, and stays it for every attempt: who has handled that has begun. The
 NewSession of a later attempt is served before what waits (W-20), so it may not be confirmed while the rank is inside.

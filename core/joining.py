@@ -56,7 +56,7 @@ class Joins:
     """Open transfers by joiner. `transfers` counts all of them: a number is never used twice (R-1). `consensus_lost`
     says that the averager lacks the consensus of the version, because its process was started anew (M-44), or because
     the ranks began from what they had brought (M-6): no round can be reduced before a rank has given it, or an observer
-    could be promoted on nothing (R-8). `seeding` is the version
+    could be promoted on nothing (R-8); `lost_at` is since when, for people (O-4). `seeding` is the version
     that the journal had lost, so that everyone begins as an observer, and `seeds` are the lives that came back with it:
     they alone stand on it until somebody is promoted (M-45)."""
 
@@ -64,6 +64,7 @@ class Joins:
     transfers: int = 0
     open: dict[int, Transfer] = attrs.field(factory=dict)
     consensus_lost: bool = False
+    lost_at: float = 0.0
     seeds: tuple[tuple[int, int], ...] = ()
     seeding: int | None = None
 
@@ -104,6 +105,7 @@ class Joins:
         """M-44: the lanes of all transfers are gone, and so is what the averager held, if it held anything."""
         self.open.clear()
         self.consensus_lost = self.co.config.averager not in RANKS_WRITE and self.co.cycle.finished >= 0
+        self.lost_at = self.co.now
 
     def unsent(self) -> None:
         """M-6: the ranks have begun from what they brought, and the averager has seen none of it. It lacks the version
@@ -184,6 +186,8 @@ class Joins:
         transfer = Transfer(self.transfers, (donor.rank, donor.incarnation), (joiner, incarnation))
         self.open[joiner] = transfer
         receivers = () if joiner == m.NO_RANK else (transfer.joiner,)
+        if receivers:
+            co.peers[joiner].since.donor = co.now
         co.emit(OpenRound(self._key(transfer), 0, ((donor.rank, donor.incarnation, 0),), receivers))
         co.tell((donor.rank,), m.RequestState, transfer_id=transfer.number, joiner_rank=joiner,
                 joiner_incarnation=incarnation)  # fmt: skip

@@ -111,11 +111,14 @@ def head_of(plain: Any) -> Head:
     """What `head` gave, after its way through JSON. Raises `CheckpointError`."""
     if not isinstance(plain, Mapping) or not isinstance(plain.get("journal"), int):
         raise CheckpointError("this is no journal: its first line is no head")
-    if plain["journal"] > FORMAT:
+    if plain["journal"] != FORMAT:
         raise CheckpointError(f"this journal has format {plain['journal']}, this version of paceline reads {FORMAT}")
     settings = decode(plain.get("config"))
     if not isinstance(settings, Config | WorkerSettings) or not isinstance(plain.get("snapshot"), list | tuple):
         raise CheckpointError("this journal is damaged: its head holds no config or no snapshot")
+    machine = "worker" if isinstance(settings, WorkerSettings) else "coordinator"
+    if plain.get("machine") != machine:
+        raise CheckpointError(f"this journal is damaged: it says {plain.get('machine')!r}, its config is a {machine}'s")
     return Head(settings, tuple(plain["snapshot"]))
 
 

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["FIRST_NUDGE", "Climb", "Stage", "judge", "learned", "next_due", "refresh", "waiting_steps"]
+__all__ = [
+    "FIRST_NUDGE", "Climb", "Stage", "judge", "learned", "next_due", "refresh", "rungs", "step_clock", "waiting_steps",
+]  # fmt: skip
 
 FIRST_NUDGE, EXCLUDE_AT = 2, 3
 """Multiples of the deadline after which a rank is asked again, and excluded (M-13, M-14)."""
@@ -59,13 +61,15 @@ class Stage(IntEnum):
 class Climb:
     """Where one rank stands: the stage it owes in the pending cycle, since when, and what was said about it.
 
-    `evidence_at` is the later of the stage's start and its last evidence, `durations` the last ones of each stage in
+    `began_at` is the stage's start, for people (O-4); of its clock, which stands still during a duty, `entered_at` is
+    the start and `evidence_at` the later of that and the last evidence. `durations` are the last ones of each stage in
     seconds, `suspected` the stages of this cycle that were reported, `nudges` those of the current stage. `uploaded`:
     its contribution was complete before it said that its copy is taken.
     """
 
     history: int
     stage: Stage | None = None
+    began_at: float = 0.0
     entered_at: float = 0.0
     evidence_at: float = 0.0
     last_batch_counted: bool = False
@@ -77,7 +81,7 @@ class Climb:
     def enter(self, stage: Stage | None, now: float) -> None:
         """The next stage begins; None when the rank owes nothing."""
         self.stage, self.nudges, self.last_batch_counted, self.uploaded = stage, 0, False, False
-        self.entered_at = self.evidence_at = now
+        self.began_at = self.entered_at = self.evidence_at = now
 
     def complete(self, stage: Stage, then: Stage | None, now: float) -> None:
         """A stage is over: what it took is remembered. One that was left already is not. The last block of an upload
@@ -142,12 +146,24 @@ def _owing(co: Coordinator) -> list[tuple[Peer, Stage, float]]:
         debtors = _judged(co, map(co.peers.__getitem__, cycle.debtors()))
         return [(p, stage, p.climb.evidence_at) for p in debtors if (stage := p.climb.stage) is not None]
     if cycle.phase == CyclePhase.IDLE:
-        begun = cycle.idle_since if cycle.waiting_since is None else max(cycle.idle_since, cycle.waiting_since)
-        return [
-            (peer, Stage.STEP, max(begun, peer.last_progress, peer.climb.evidence_at))
-            for peer in _judged(co, waiting_steps(co))
-        ]
+        return [(peer, Stage.STEP, step_clock(co, peer)) for peer in _judged(co, waiting_steps(co))]
     return []
+
+
+def step_clock(co: Coordinator, peer: Peer) -> float:
+    """From when on a rank is waited for to take its next step (M-10): not before somebody else has done its part."""
+    begun = co.cycle.idle_since if co.cycle.waiting_since is None else max(co.cycle.idle_since, co.cycle.waiting_since)
+    return max(begun, peer.last_progress, peer.climb.evidence_at)
+
+
+def rungs(co: Coordinator, peer: Peer, stage: Stage) -> list[int]:
+    """What is still to be done about a stage, in multiples of its deadline (M-12 to M-14)."""
+    steps = [1] if stage not in peer.climb.suspected else []
+    if stage != Stage.STEP and peer.climb.nudges < co.config.max_nudges:
+        steps.append(FIRST_NUDGE + peer.climb.nudges)
+    if co.config.laggards == "exclude":
+        steps.append(EXCLUDE_AT)
+    return steps
 
 
 def _judged(co: Coordinator, peers: Iterable[Peer]) -> list[Peer]:
@@ -181,12 +197,7 @@ def next_due(co: Coordinator) -> float:
     dues = [math.inf, *[since + least for _, _, since in owing if co.now <= since + least]]
     for peer, stage, since in [one for one in owing if co.now > one[2] + least]:
         length = learned(co, peer, stage).seconds
-        steps = [1] if stage not in peer.climb.suspected else []
-        if stage != Stage.STEP and peer.climb.nudges < co.config.max_nudges:
-            steps.append(FIRST_NUDGE + peer.climb.nudges)
-        if co.config.laggards == "exclude":
-            steps.append(EXCLUDE_AT)
-        dues += [since + step * length for step in steps if since + step * length >= co.now]
+        dues += [due for step in rungs(co, peer, stage) if (due := since + step * length) >= co.now]
     return math.nextafter(min(dues), math.inf)
 
 

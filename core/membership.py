@@ -68,7 +68,7 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
                 runtime=hello.runtime, callbacks=hello.callbacks)  # fmt: skip
     rank = peer.rank
     peer.link, peer.born = event.link, co.generation
-    peer.last_seen = peer.last_progress = co.now
+    peer.last_seen = peer.last_progress = peer.since.seat = co.now
     co.peers[rank] = peer
     co.seats = sorted({*co.seats, rank})
     co.alive = sorted([*co.alive, rank])

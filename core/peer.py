@@ -220,6 +220,8 @@ class Peer(Attachment):
         if short:
             co.returned = True
             co.emit(Alert("short_plan", f"rank {self.rank}", f"{short} batches of a plan were not trained"))
+        if not co.book.holdings(self.rank).plans:
+            self.since.idle = co.now
         gates.plan_ended(co, self)
 
     def note_rate(self, event: m.LrUpdate) -> None:
@@ -299,12 +301,14 @@ class Peer(Attachment):
         """From here on it votes and is given work (M-25)."""
         self.missed, self.back = 0, False
         self.throttled = None
+        self.since.idle = self.co.now
         self.window.reset()
         self.co.emit(Emit("Promoted", {"rank": self.rank}))
 
     def fall_behind(self, event: object) -> None:
         """M-14: out of the gates, its picks go to others; steps on the basis it has now stay void for ever."""
         self.missed, self.back = 0, False
+        self.since.seat = self.co.now
         self.co.withdraw(self)
         self.void_before = self.co.cycle.number + 1
         forget(self.co, self.rank)
@@ -313,6 +317,7 @@ class Peer(Attachment):
         """M-14: the training thread of an excluded rank is back; it observes the next cycle."""
         if self.phase == PeerPhase.LAGGING and not self.back:
             self.back = True
+            self.since.seat = self.co.now
             self.co.emit(Emit("Returned", {"rank": self.rank, "from": "exclusion"}))
 
     # --- cycle slots -----------------------------------------------------------------------------------------------

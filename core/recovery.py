@@ -105,12 +105,13 @@ def _rebase(co: Coordinator, now: float) -> None:
     for peer in co.peers.values():
         peer.last_seen = peer.last_progress = now
         peer.fenced_told_at = float("-inf")
-        peer.climb.entered_at = peer.climb.evidence_at = now
+        peer.climb.began_at = peer.climb.entered_at = peer.climb.evidence_at = now
+        peer.since.restarted(now)
         peer.detached_at = None
         peer.merged_at = None if peer.merged_at is None else now
     cycle.armed_at = cycle.pending_since = cycle.last_evidence_at = cycle.last_ack_at = cycle.idle_since = now
     cycle.waiting_since = None if cycle.waiting_since is None else now
-    run.opened_at = run.closed_at = now
+    run.opened_at = run.closed_at = run.stopped_at = run.ended_at = now
     for tally in co.desk.tallies.values():
         tally.opened_at = now
     run.below_min_since = None if run.below_min_since is None else now

@@ -35,7 +35,9 @@ RANKS_WRITE = ("shared", "collective")
 @state
 class Run:
     """State of the run. Deadlines are monotonic seconds; None is unarmed. `expected` are the ranks that a window waits
-    for which was opened a second time (M-45), `unformed` is what those are told who came to a run that did not form."""
+    for which was opened a second time (M-45), `unformed` is what those are told who came to a run that did not form;
+    `stopped_at` and `ended_at` are when a stop was asked for and when the save or the shutdown was told, for people
+    (O-4)."""
 
     co: Coordinator
     phase: RunPhase = RunPhase.FORMING
@@ -45,11 +47,13 @@ class Run:
     expected: int | None = None
     stop_number: int | None = None
     stop_text: str = ""
+    stopped_at: float = 0.0
     save: m.ShutdownWithSave | None = None
     save_deadline: float | None = None
     below_min_since: float | None = None
     shutdown_issued: bool = False
     exit_deadline: float | None = None
+    ended_at: float = 0.0
     status: str = "ok"
     text: str = "every epoch is trained and merged"
     unformed: m.SaveReason = m.SaveReason.GRACEFUL
@@ -155,7 +159,7 @@ class Run:
     def request_stop(self, text: str) -> None:
         """M-54: one decision for all ranks; a second request is nothing, nor is one to a run that ends (C-44)."""
         if self.stop_number is None and self.phase not in (RunPhase.SHUTTING_DOWN, RunPhase.STOPPED):
-            self.stop_number, self.stop_text = self.co.cycle.number, text
+            self.stop_number, self.stop_text, self.stopped_at = self.co.cycle.number, text, self.co.now
             self.co.stopping = True
             self.co.emit(Emit("PhaseChanged", {"phase": "stopping", "why": text}))
 
@@ -198,6 +202,7 @@ class Run:
 
     def _shutdown(self, reason: m.SaveReason = m.SaveReason.GRACEFUL) -> None:
         co = self.co
+        self.ended_at = self.ended_at if co.save_issued else co.now
         self.shutdown_issued = True
         self.exit_deadline = co.now + co.config.scaled(co.config.exit_grace_s)
         co.tell(co.alive, m.Shutdown, reason=reason)
@@ -208,7 +213,7 @@ class Run:
         """M-50, M-51: once per run; the record first, then the message, whatever becomes of the sends (C-16)."""
         if self.co.save_issued:
             return
-        self.co.save_issued = True
+        self.co.save_issued, self.ended_at = True, self.co.now
         self.status, self.text = "saved", text
         self._write_consensus(reason)
         saver = self._next_saver(())

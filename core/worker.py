@@ -21,7 +21,7 @@ import attrs
 from . import messages as m
 from .effects import Ready, Stop
 from .engine import Kind
-from .errors import LocalProtocolError, PacelineError
+from .errors import LATEST, LocalProtocolError, PacelineError, wrong_time
 from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
 from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
@@ -108,8 +108,11 @@ class Worker(WorkerLink):
 
     def handle(self, event: WorkerEvent, now: float) -> None:
         """Take one event at monotonic second `now`. Raises `LocalProtocolError`, state unchanged, on local misuse."""
-        if now < self.last_now:
-            raise LocalProtocolError(f"time went back from {self.last_now} to {now}; pass a monotonic clock")
+        try:
+            if not self.last_now <= now <= LATEST:
+                raise wrong_time(self.last_now, now)
+        except TypeError:
+            raise wrong_time(self.last_now, now) from None
         before, self.last_now = self.last_now, now
         self.records.append((now, event))
         try:

@@ -1,6 +1,6 @@
 """The worker's variables (W-1), and what it does on everything that is neither a plan nor an average.
 
-Notices, wishes of features that this version lacks, and every way a worker ends. `worker_orders.py` builds on it.
+Notices, wishes of the script (K-1), and every way a worker ends. `worker_orders.py` builds on it.
 Guards read the event and at most a few variables; effects change variables and append orders to the outbox. None of
 them changes the phase: that is the row's (`table_worker.py`).
 """
@@ -27,9 +27,33 @@ NO_CYCLE = -1
 
 @state
 class WorkerNotices:
-    """Variables of W-1. `hand` is the plan in hand with its extensions, `mailbox` the one waiting (W-15); `failure` is
-    what ended the training while an order to save was still to be obeyed (W-24). `checks`: this life was welcomed to a
-    formation in which each rank keeps the state it brings, if they are all the same (M-6)."""
+    """Variables of W-1. Instants are monotonic seconds, cycles and versions are numbers of the coordinator, and
+    `NO_CYCLE` is none of them.
+
+    Steps, in optimizer steps: `local_step` of this life, `steps_since_avg` since the consensus it stands on, of which
+    `shipped` are in the copy it gave last; `global_step` is the schedule's, `last_lr` the learning rate of the last
+    step.
+
+    The average: `snapshot_cycle`, `snapshot_attempt` and `snapshot_generation` are those of the newest copy that was
+    asked for, `observing` says that it gives nothing to it, `copied` that the copy is taken, `staged` is the result
+    that has arrived, `acked` says that it was acknowledged; `cycle` and `version` are those of the consensus it has
+    adopted, `committed` is the last cycle whose Update it has handled.
+
+    Work: `hand` is the plan in hand with its extensions, `started` says that it was begun, `mailbox` is the one waiting
+    (W-15), `in_mid_step` says that the life before ended inside a step that goes on, `throttle` is the cycle whose end
+    releases a parked rank and `parked` says that the training process was told (W-17).
+
+    Others: `callback_holder` is who calls the epoch callback, `dead_peers` are ranks and incarnations that are gone.
+
+    The end: `saving` is the order to save, `saves_open` counts saves that are under way, `failure` is what ended the
+    training while such an order was still to be obeyed (W-24), `drain_until` is when a leaving rank waits no longer.
+
+    The lanes: `report_seq` is the number of the last report, `control_seen` and `control_handled` of the last control
+    message that came and that was served; `last_heard` and `last_beat` are when a frame came and a heartbeat left,
+    `linked` says whether there is a link (W-21).
+
+    The start: `checks` says that this life was welcomed to a formation in which each rank keeps the state it brings, if
+    they are all the same (M-6)."""
 
     settings: WorkerSettings
     phase: WorkerPhase = WorkerPhase.JOINING
@@ -66,7 +90,6 @@ class WorkerNotices:
     last_heard: float = 0.0
     last_beat: float = 0.0
     drain_until: float | None = None
-
     linked: bool = True
 
     if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from paceline.core.conformance import OUTCOME_FIELDS, REPORT_FIELDS, Status, pol
 from paceline.core.diagram import markdown
 from paceline.core.knob_types import type_words
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
+from paceline.core.reasons import CODES
 from paceline.core.schema import EntryClass, Schema, SchemaEntry
 from paceline.core.simulation.action import FAULTS, MOVES, WISHES
 from paceline.core.simulation.faults import PROFILES, SITES
@@ -56,6 +57,7 @@ def pages() -> dict[str, str]:
     made["reference/timeline.md"] = head("core/timeline.py") + timeline_page()
     made["reference/conformance.md"] = head("the checks of each kit") + conformance_page()
     made["reference/simulation.md"] = head("core/simulation") + simulation_page()
+    made["reference/reasons.md"] = head("core/reasons.py") + reasons_page()
     made["reference/rules.md"] = head("docs/rules.toml, the tables, the code and the tests") + rules().page()
     return made
 
@@ -88,7 +90,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def machine_page(name: str) -> str:
     """What the machine is, why its table is as it is, its diagram, its rows."""
-    title, rest = markdown(tables.TABLES[name]).split("\n", 1)
+    title, rest = markdown(tables.TABLES[name], linked).split("\n", 1)
     owner = tables.machine_class(name)
     where = owner.__module__.removeprefix("paceline.").replace(".", "/")
     parts = [
@@ -96,11 +98,16 @@ def machine_page(name: str) -> str:
         "\n\n".join((summary(name), *reasons(name))),
         prose(
             f"Guards and effects are methods of `{owner.__name__}` in `{where}.py` or of its bases. `paceline "
-            f"explain-table {name}` prints the table cell by cell. What the kinds mean: "
-            "[concepts](../concepts.md#how-a-table-answers)."
+            f"explain-table {name}` prints the table cell by cell, where `-> =` is a phase that stays. What the kinds "
+            "mean: [concepts](../concepts.md#how-a-table-answers)."
         ),
     ]
     return "\n\n".join(parts) + "\n" + rest
+
+
+def linked(ids: str) -> str:
+    """The ids of a row as links to their rules."""
+    return rules().RULE.sub(lambda found: rule_link(found[0]), ids)
 
 
 def summary(name: str) -> str:
@@ -352,8 +359,11 @@ def conformance_page() -> str:
         "A kit tells whether a plug-in keeps its contract: `paceline conform` ([command line](command-line.md)). The "
         "id of a check never changes. A check that needs a capability is run when the plug-in claims it; else it is "
         "reported as not claimed, after a look whether the capability is really lacking where that can be told. What "
-        "fails at L0, or at T101, cannot be judged further: the checks after it are reported as not checked "
-        "(with pytest each check stands alone)."
+        "fails at L0, or at T101, or has a call that never comes back, cannot be judged further: the checks after it "
+        "are reported as not checked (with pytest each check stands alone). A check is taken to hang after "
+        "`--patience` seconds, and has then failed in the name of that call; so a kit ends, whatever the plug-in does, "
+        "within twice that and the time that its other checks need. A call that holds the interpreter itself (a loop "
+        "in C) lets no check end: the command then prints where every thread is, and ends with 1 and without a report."
     ) + "\n"]  # fmt: skip
     out += ["## The report\n", prose(
         "`--json FILE` writes one JSON object, UTF-8, with a line end. It holds no time and no date, and of a file of "
@@ -395,6 +405,36 @@ def option(parameter: click.Option) -> tuple[str, str, str]:
         shown = ""
     value = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"
     return f"`{words}{value}`", shown, parameter.help or ""
+
+
+# --- reasons -------------------------------------------------------------------------------------------------------
+
+
+def reasons_page() -> str:
+    """Every code of `explain()`: what it means, by which rule, for whom, since when and until when."""
+    out = ["# Reasons\n", prose(
+        "Whatever does not move is explained: `coordinator.explain()` gives all reasons, `explain(rank)` those of "
+        "one rank and of the whole run (O-4). [Embedding](../guides/embed.md#who-waits-for-whom) shows it; "
+        "`paceline replay --explain` prints it, a dump at a stall holds it. Each reason has a code that never "
+        "changes its meaning, the rank (none: the whole run), what it does in words, the rule, the ranks it waits "
+        "for, and the numbers that the rule went by."
+    ) + "\n", prose(
+        "`since` and `until` are seconds of the clock that the machine is driven by. `since` is when that wait "
+        "began; a coordinator that was itself away counts signs of life, duties and lost links from its return "
+        "(M-9), one that was started anew counts everything from there (M-40). `until` is when the wait ends by "
+        "itself; where it is none, no time ends it, but what stands here does."
+    ) + "\n"]  # fmt: skip
+    for name, code in CODES.items():
+        ruled = ", ".join(rule_link(rule, "") for rule in code.rules)
+        rows = [("rule", ruled), ("waits for", code.waits), ("since", code.since), ("until", code.until),
+                ("what to do", code.remedy)]  # fmt: skip
+        out.append(f"## {name}\n\n{prose(code.meaning)}\n\n{table((name, ''), rows)}")
+    return "\n".join(out)
+
+
+def rule_link(rule: str, folder: str = "../reference/") -> str:
+    """A rule's id as a link to its heading."""
+    return f"[{rule}]({folder}rules.md#{rule.lower()})"
 
 
 # --- timeline --------------------------------------------------------------------------------------------------------

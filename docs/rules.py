@@ -182,15 +182,16 @@ def rows() -> dict[str, list[tuple[str, str]]]:
 def page() -> str:
     """docs/reference/rules.md, but for its first comment."""
     known = rules()
-    waiting = sum(1 for rule in known.values() if rule.later)
+    waiting = [rule for rule in known.values() if rule.later]
     out = [
         "# Rules\n",
         "Every rule of the protocol by its id, with the rows of the tables that obey it, the code that cites it and the"
         "\ntests that check it. Ids never change their meaning and are never used twice. A row is written as phases,"
         "\nevent, guards, target and effects; [the tables themselves](../concepts.md#how-a-table-answers) have a page "
         "each.\n",
-        f"{len(known)} rules; {waiting} of them wait for a feature that this version does not have, which is then "
-        "named.\n",
+        f"{len(known)} rules; {len(known) - len(waiting)} are in force. The others wait for a feature that this "
+        "version does not have. None of\nthese features has an issue yet, so each stands here by its own name:\n",
+        *_waiting(waiting),
     ]
     group = ""
     for rule in known.values():
@@ -201,9 +202,18 @@ def page() -> str:
     return "\n".join(out)
 
 
+def _waiting(late: list[Rule]) -> Iterator[str]:
+    """A line per feature that rules wait for, with these rules."""
+    features = dict.fromkeys(rule.later for rule in late)
+    for feature in features:
+        links = ", ".join(f"[{rule.id}](#{rule.id.lower()})" for rule in late if rule.later == feature)
+        yield f"- {feature}: {links}"
+    yield ""
+
+
 def _entry(rule: Rule) -> str:
     lines = [f"### {rule.id}\n", f"{rule.title}\n"]
-    facts = [f"waits for: {rule.later}"] if rule.later else []
+    facts = [f"waits for: {rule.later}, a feature of no issue yet"] if rule.later else []
     facts += [f"row of [{name}](../machines/{name}.md): `{row}`" for name, row in rows().get(rule.id, [])]
     facts += _by_file("code", code_citations().get(rule.id, set()))
     facts += _by_file("tests", test_citations().get(rule.id, set()))

@@ -174,8 +174,8 @@ def test_a_knob_without_an_explanation_stops_the_generator(
         generate.config_page()
 
 
-def test_every_row_of_every_table_is_on_its_page_with_its_rules() -> None:
-    """The pages are where a rule id leads a reader to the rows that obey it."""
+def test_every_row_of_every_table_is_on_its_page_and_leads_to_its_rules(generate: ModuleType) -> None:
+    """The pages are where a rule id leads a reader to the rows that obey it, and a row to what its rule says."""
     from paceline.core.tables import TABLES
 
     for name, table in TABLES.items():
@@ -183,8 +183,21 @@ def test_every_row_of_every_table_is_on_its_page_with_its_rules() -> None:
         rows = [line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
 
         assert len(rows) == len(table.rows)
-        assert all(row.rule in line for row, line in zip(table.rows, rows, strict=True))
+        assert all(generate.linked(row.rule) in line for row, line in zip(table.rows, rows, strict=True))
+        assert all(f"[{rule}](../reference/rules.md#{rule.lower()})" in text
+                   for row in table.rows for rule in row.rule.split())  # fmt: skip
         assert "```mermaid" in text
+
+
+def test_every_reason_is_on_the_page_of_reasons_and_leads_to_its_rules() -> None:
+    """O-4: code by code, what it means, since when and until when it holds, what can be done."""
+    from paceline.core.reasons import CODES
+
+    text = (DOCS / "reference" / "reasons.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\w+)$", text, flags=re.MULTILINE) == list(CODES)
+    for code in CODES.values():
+        assert all(f"[{rule}](rules.md#{rule.lower()})" in text for rule in code.rules)
+        assert all(f"| {said} |" in text for said in (code.waits, code.since, code.until, code.remedy))
 
 
 def test_every_command_is_on_the_page_of_the_command_line() -> None:
@@ -217,8 +230,21 @@ def test_the_page_of_the_session_names_the_environment_variables_that_are_read()
     assert read and [name for name in sorted(read) if f"`{name}`" not in text] == []
 
 
+def test_the_example_of_a_transport_is_as_short_as_its_guide_says() -> None:
+    """docs/guides/write-a-transport.md: less than a hundred lines of code; docstrings and comments are none."""
+    source = (DOCS / "examples" / "unix_transport.py").read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    said = {line for node in ast.walk(tree) if is_docstring(node)
+            for line in range(node.lineno, (node.end_lineno or 0) + 1)}  # fmt: skip
+    lines = [line.strip() for number, line in enumerate(source.splitlines(), 1) if number not in said]
+    code = [line for line in lines if line and not line.startswith("#")]
+
+    assert len(code) < 100 and "less than a hundred lines of code, imports included" in (
+        DOCS / "guides" / "write-a-transport.md").read_text(encoding="utf-8")  # fmt: skip
+
+
 def test_what_the_guide_quotes_of_the_driver_is_what_the_example_does() -> None:
-    """docs/guides/embed.md explains `turn` and `hear` line by line: the lines must be those of the example."""
+    """docs/guides/embed.md explains functions of the example: the lines must be those."""
     tree = ast.parse((DOCS / "examples" / "embed_sync.py").read_text(encoding="utf-8"))
     real = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     quoted = [block for block in blocks(DOCS / "guides" / "embed.md", "") if block.startswith("def ")]
@@ -231,10 +257,10 @@ def test_what_the_guide_quotes_of_the_driver_is_what_the_example_does() -> None:
         assert [ast.unparse(node) for node in function.body] == [ast.unparse(node) for node in body]
         names.append(function.name)
 
-    assert names == ["turn", "hear"]
+    assert names == ["turn", "hear", "tell"]
 
 
-def is_docstring(node: ast.stmt) -> bool:
+def is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

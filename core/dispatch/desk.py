@@ -21,6 +21,7 @@ from ..policies import readings, recent_share
 from ..values import state
 from .advisory import advise
 from .book import Covered
+from .holds import why_held
 from .pool import Pool, Range
 from .shares import Share, shares, split_returned
 from .tally import EpochTally
@@ -175,9 +176,16 @@ class Desk:
         plan = self.co.book.take(rank, epoch, batches)
         if plan is not None:
             self.holds.pop(rank, None)
+            self._note_work(rank, plan)
             if self.window is not None:
                 self._serve(rank, epoch, -(-plan.size // self.co.book.batch_size))
         return plan
+
+    def _note_work(self, rank: int, plan: Plan) -> None:
+        """O-4: it has work since now, if this is all it has."""
+        head = self.co.book.head(rank)
+        if head is not None and head.plan.plan_id == plan.plan_id:
+            self.co.peers[rank].since.work = self.co.now
 
     def rollback(self, rank: int, plan_id: int) -> None:
         """Undo a take whose message was lost, with its slot (D-14)."""
@@ -221,16 +229,6 @@ class Desk:
             return False
         return peer.phase == VOTER and peer.attached and not (co.stopping or co.save_issued)
 
-    def why_held(self, rank: int) -> str:
-        """By what a voter is held that has nothing to train, as the code that `explain` has for it (D-8, O-4)."""
-        if self.co.stopping or self.co.save_issued:
-            return "E24"
-        if not self.co.peers[rank].attached:
-            return "E22"
-        if self.quiesced((rank,)):
-            return "E06"
-        return "E04" if self.left(rank) else "E03"
-
     def told_holds(self) -> dict[str, str]:
         """The holds that have begun since this was asked last, by rank: each episode is told once (D-8)."""
         fresh, self.untold = self.untold, {}
@@ -241,7 +239,7 @@ class Desk:
         asks for one meanwhile, and that may be every pass, finds it noted."""
         held = self.co.book.ranks.get(rank)
         if rank not in self.holds and (held is None or not held.plans):
-            self.holds[rank] = self.untold[rank] = self.why_held(rank)
+            self.holds[rank] = self.untold[rank] = why_held(self, rank)
 
     def dispatch_next(self, rank: int) -> bool:
         """Give a rank its next chunk, if it may have one (D-8)."""
@@ -447,6 +445,7 @@ class Desk:
         held = self.co.book.holdings(rank)
         newest = held.plans[-1].plan if held.plans else None
         plan = self.co.book.give(rank, epoch, first, count)
+        self._note_work(rank, plan)
         if newest is None:
             self.co.tell((rank,), StartEpoch, plan=plan, cycle=self.co.cycle.finished)
         else:
@@ -490,7 +489,7 @@ class Desk:
         release = co.cycle.number if co.cycle.pending else co.cycle.number + 1
         for rank in leading:
             peer = co.peers[rank]
-            peer.throttled = ThrottleReason.LEAD
+            peer.throttled, peer.since.parked = ThrottleReason.LEAD, co.now
             co.emit(Emit("Throttle", {"rank": rank, "reason": "lead", "lead": peer.steps - co.low}))
             co.tell((rank,), Throttle, cycle=release, reason=ThrottleReason.LEAD)
         return bool(leading)

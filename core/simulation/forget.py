@@ -4,9 +4,9 @@ Each of these is kept by the machines for people, for clocks, or for a use that 
 
 - what stages have taken (M-11): while time stands still all durations are equal, and only their number differs;
   without them a stage is always suspected after `suspect_initial_s`;
-- the kind of the last progress, the bytes that came, the metrics of an epoch (K-20), also in the message that tells of
-  them, what idle ranks are held by (D-8), counts of what was fenced, refused, lost and replayed: shown and recorded,
-  never asked;
+- since when somebody waits (O-4), the kind of the last progress, the bytes that came, the metrics of an epoch (K-20),
+  also in the message that tells of them, what idle ranks are held by (D-8), counts of what was fenced, refused, lost
+  and replayed: shown and recorded, never asked;
 - where no link comes back and nobody is excluded (`no_returns`): the copies of messages that both ends keep (N-9), of
   which only a reattachment asks, and a limit that no run here comes near; how far either end has confirmed what it got,
   which releases those copies; and what a message reserved that has got into the lane, since only a message that has
@@ -35,6 +35,7 @@ from ..config import Config
 from ..coordinator import Coordinator
 from ..dispatch.tally import EpochTally
 from ..peer import Peer
+from ..since import Since
 from ..worker import Worker
 
 __all__ = ["no_returns", "of_coordinator", "of_item", "of_worker"]
@@ -59,12 +60,14 @@ def of_coordinator(co: Coordinator, failed: Collection[tuple[int, int, int]]) ->
     co.desk.holds.clear()
     co.desk.untold.clear()
     co.violations = co.lost_sends = co.deaths = co.book.replayed = 0
+    co.run.stopped_at = co.run.ended_at = co.joins.lost_at = 0.0
     for epoch in co.desk.tallies:
         co.desk.tallies[epoch] = EpochTally()
     forgets = no_returns(co.config)
     for peer in co.peers.values():
         for durations in peer.climb.durations:
             durations.clear()
+        peer.climb.began_at, peer.since = 0.0, Since()
         peer.progress_kind, peer.bytes_in = "", 0
         if forgets:
             peer.handled_seq = peer.request_seq = 0

@@ -10,10 +10,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
+from ..errors import ConfigError
+
 __all__ = ["Space"]
 
-DEPTHS = 1 << 20
-"""Depths are below this, and faults below 4096, so that both fit into the 32 bits of a place."""
+DEPTHS, FAULTS = 1 << 20, 1 << 12
+"""Depths and faults are below these, so that both fit into the 32 bits of a place."""
 OPEN = 0xFFFF
 """Degree of a state that was found and not explored."""
 FINGERPRINT_SIZE, NUMBER_SIZE = 48, 32
@@ -25,7 +27,6 @@ class Space:
 
     def __init__(self) -> None:
         self.number_of: dict[int, int] = {}
-        self.transitions = 0
         self._parents = array("I")
         self._places = array("I")
         self._starts = array("Q")
@@ -37,16 +38,17 @@ class Space:
 
     def add(self, fingerprint: int, parent: int, faults: int, depth: int) -> int:
         """A state that was not known before, reached from `parent` (the first one: from itself). Gives its number."""
+        place = _place(faults, depth)
         number = self.number_of[fingerprint] = len(self._parents)
         self._parents.append(parent)
-        self._places.append(faults * DEPTHS + depth)
+        self._places.append(place)
         self._starts.append(0)
         self._degrees.append(OPEN)
         return number
 
     def move(self, number: int, parent: int, faults: int, depth: int) -> None:
         """A nearer way to a state was found."""
-        self._parents[number], self._places[number] = parent, faults * DEPTHS + depth
+        self._parents[number], self._places[number] = parent, _place(faults, depth)
 
     def place(self, number: int) -> int:
         """Where a state stands in the order of the search."""
@@ -116,3 +118,13 @@ class Space:
         arrays = (self._parents, self._places, self._starts, self._degrees, self._successors)
         numbers = len(self) * (FINGERPRINT_SIZE + NUMBER_SIZE)
         return self.number_of.__sizeof__() + numbers + sum(len(part) * part.itemsize for part in arrays)
+
+
+def _place(faults: int, depth: int) -> int:
+    """One number for both, in the order of the search. Raises `ConfigError` where they would run into each other."""
+    if depth >= DEPTHS or faults >= FAULTS:
+        raise ConfigError(
+            f"a state lies {depth} steps and {faults} faults away; the search tells states apart up to {DEPTHS - 1} "
+            f"steps and {FAULTS - 1} faults: lower the bounds"
+        )
+    return faults * DEPTHS + depth

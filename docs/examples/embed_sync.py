@@ -2,6 +2,7 @@
 
     python docs/examples/embed_sync.py             # both ranks stay
     python docs/examples/embed_sync.py --kill      # rank 1 dies after two seconds
+    python docs/examples/embed_sync.py --explain   # at second 1, what waits for what
 
 Real are the state machines, the messages, every byte between them, and the consensus: a mean weighted by steps.
 Stand-ins are the rest: the model is one number that each step pulls towards the mean of its batch, the bulk lane is a
@@ -29,7 +30,7 @@ DATA = [float(index % 100) for index in range(1200)]  # the best model of these 
 STEP_S = (0.010, 0.030)  # rank 1 needs three times as long for a step
 BATCH, EPOCHS, SEED = 4, 3, 1
 CONFIG = Config(batch_size=BATCH, num_epochs=EPOCHS, seed=SEED, target_ranks=len(STEP_S))
-KILL_AT = 2.0
+KILL_AT, EXPLAIN_AT = 2.0, 1.0
 
 
 # --- the driver: all that a machine needs from its surroundings ---------------------------------------------------
@@ -270,7 +271,13 @@ class Hub:
                 self.averager.perform(effect)
 
 
-def main(kill: bool) -> None:
+def tell(coordinator: Coordinator) -> None:
+    """Why what does not move does not, and until when."""
+    for reason in coordinator.explain():
+        print(reason)
+
+
+def main(kill: bool, explains: bool) -> None:
     """Turn everything until nothing moves, then let time pass to the next moment that matters."""
     now, hub = 0.0, Hub()
     ranks = [Rank(number, hub) for number in range(len(STEP_S))]
@@ -282,7 +289,9 @@ def main(kill: bool) -> None:
         if any(moved) or hub.averager.reduce(now):
             continue
         due = [at for driver in drivers if (at := driver.machine.poll_timeout()) is not None]
-        now = min(due + [rank.step_ends for rank in ranks if rank.training])
+        before, now = now, min(due + [rank.step_ends for rank in ranks if rank.training])
+        if explains and before < EXPLAIN_AT <= now:
+            tell(hub.driver.machine)
         for rank in ranks:
             if rank.training and rank.step_ends <= now:
                 rank.step(now)
@@ -293,4 +302,4 @@ def main(kill: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(kill="--kill" in sys.argv[1:])
+    main(kill="--kill" in sys.argv[1:], explains="--explain" in sys.argv[1:])

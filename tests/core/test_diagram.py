@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.core.diagram import markdown, mermaid, text
+import re
+
+from paceline.core.diagram import LEGEND, MOST_LABELS, markdown, mermaid, text
+from paceline.core.tables import WORKER
 
 from support.turnstile import TABLE
 
@@ -37,10 +40,24 @@ def test_markdown_has_the_diagram_and_every_row_with_its_rule() -> None:
     assert page[-1] == "| 6 | any | Kick | broken |  | SCRAPPED | violation | N-7 |  |"
 
 
+def test_an_arrow_with_many_rows_has_a_number_and_its_rows_below_the_diagram() -> None:
+    """Nobody reads 48 events on one arrow; what is written there is short, and nothing is left out."""
+    page = markdown(WORKER)
+    diagram, below = page.split("```\n\n", 1)
+    labels = re.findall(r"--> \w+: (.+)", diagram)
+    assert max(label.count("<br/>") for label in labels) < MOST_LABELS
+    numbered = re.findall(r"(\w+) --> (\w+): \((\d+)\) (\d+) rows", diagram)
+    assert numbered and [number for _, _, number, _ in numbered] == [str(n + 1) for n in range(len(numbered))]
+    for source, target, number, rows in numbered:
+        (line,) = re.findall(rf"^\| \({number}\) \| {source} \| {target} \| (.+) \|$", below, flags=re.MULTILINE)
+        assert len(line.split("; ")) == int(rows) > MOST_LABELS
+
+
 def test_text_dumps_the_expanded_cells() -> None:
     dump = text(TABLE).splitlines()
-    assert dump[:6] == [
+    assert dump[:8] == [
         "turnstile: starts in LOCKED",
+        *LEGEND,
         "",
         "LOCKED",
         "  Coin",

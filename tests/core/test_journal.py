@@ -196,12 +196,22 @@ def test_a_guard_of_the_embedder_cannot_stand_in_a_file() -> None:
 
 @pytest.mark.parametrize(("plain", "said"), [
     ([], "no head"), ({"journal": "1"}, "no head"), ({"journal": 2}, "format 2"), ({"journal": 1}, "no config"),
+    ({"journal": 0}, "format 0"), ({"journal": -1}, "format -1"),
     ({"journal": 1, "config": {"is": "events:Tick"}, "snapshot": []}, "no config"),
 ])  # fmt: skip
 def test_what_is_no_head_is_refused(plain: Any, said: str) -> None:
-    """Also that of a newer version."""
+    """Also that of another version."""
     with pytest.raises(CheckpointError, match=said):
         journal.head_of(plain)
+
+
+@pytest.mark.parametrize("machine", ["worker", None, 1])
+def test_a_head_says_whose_config_it_holds(machine: object) -> None:
+    """One that says otherwise was not written by us."""
+    plain = journal.head(Coordinator(Config()))
+    assert plain["machine"] == "coordinator" and journal.head_of(plain).settings == Config()
+    with pytest.raises(CheckpointError, match=rf"says {machine!r}, its config is a coordinator's"):
+        journal.head_of(plain | {"machine": machine})
 
 
 @pytest.mark.parametrize("plain", [[], {}, {"in": []}, {"in": {}, "out": []}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from paceline.core import cycle, finish, gates
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.config import Config
+from paceline.core.coordinator import Coordinator
 from paceline.core.cycle import Cycle
 from paceline.core.dispatch.desk import Desk
-from paceline.core.errors import InvariantError
+from paceline.core.errors import InvariantError, LocalProtocolError
 from paceline.core.phases import WorkerPhase
+from paceline.core.worker import Worker
 
 from support.cohort import Cohort
 from support.hand import Hand, named, pending
@@ -35,6 +39,21 @@ def test_the_cycle_composes_no_plan_and_keeps_no_cadence() -> None:
         tree = ast.parse(inspect.getsource(module))
         imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         assert not {name for name in imported if name == "cadence" or name.startswith("dispatch")}
+
+
+@pytest.mark.parametrize("engine", ["compiled", "transitions"])
+@pytest.mark.parametrize("now", [math.nan, math.inf, -math.inf, -1.0, "1", None, 10**400],
+                         ids=lambda now: str(now)[:9])  # fmt: skip
+def test_a_time_that_is_none_is_refused_and_changes_nothing(engine: str, now: Any) -> None:
+    """N-13: by both machines; with a NaN for its time no deadline would ever have passed again."""
+    coordinator = Coordinator(Config(), now=0.0, engine=engine)
+    worker = Worker.create(Rank().worker.settings, 0.0, engine)
+    for machine in (coordinator, worker):
+        before = machine.snapshot()
+        with pytest.raises(LocalProtocolError, match="monotonic clock"):
+            machine.handle(ev.Tick(), now)
+        assert machine.snapshot() == before and not machine.take_ready().records
+        machine.handle(ev.Tick(), 1)
 
 
 def test_a_heartbeat_is_life_and_no_progress() -> None:

@@ -53,6 +53,14 @@ def test_the_consensus_is_a_real_average_that_approaches_the_mean_of_the_data() 
     assert abs(found - mean) < 1.0
 
 
+def test_what_the_guide_shows_of_explain_is_what_the_example_prints() -> None:
+    """O-4: the reasons at second 1, one a line, with since and until."""
+    told = [line for line in run(str(SCRIPT), "--explain").splitlines() if line.startswith("E")]
+    guide = (SCRIPT.parents[1] / "guides" / "embed.md").read_text(encoding="utf-8")
+
+    assert len(told) == 2 and "".join(f"    {line}\n" for line in told) in guide
+
+
 def test_two_processes_with_different_hash_seeds_print_the_same() -> None:
     """I25 for the two machines together."""
     assert run(str(SCRIPT), "--kill", hash_seed="1") == run(str(SCRIPT), "--kill", hash_seed="2")

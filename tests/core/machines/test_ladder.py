@@ -167,7 +167,7 @@ def test_a_step_that_others_wait_for_is_suspected_and_not_nudged() -> None:
     assert not said(hand.tick(100)), "both train"
     assert not said(hand.step(1, 2) + hand.complete(1) + hand.tick(9)), "nobody has waited long for it"
     assert said(hand.tick(100)) == [("Suspect", 0, "step")]
-    assert [reason.code for reason in hand.co.explain(0)] == ["E01"]
+    assert [reason.code for reason in hand.co.explain(0)] == ["E14"]
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -89,7 +89,7 @@ def test_a_rank_that_is_not_back_in_time_is_dead_once() -> None:
     lose(hand)
     until = hand.now + GRACE_S
     while hand.now < until:
-        hand.now = min(until, max(hand.now + 0.5, hand.now))
+        hand.now = min(until, hand.now + 0.5)
         assert not named(hand.feed(ev.Tick()), "Died") and hand.co.book.holdings(0).in_flight_batches == held
     hand.now = hand.co.poll_timeout() or 0.0
     [facts] = named(hand.feed(ev.Tick()), "Died")

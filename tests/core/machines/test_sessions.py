@@ -90,7 +90,7 @@ def test_who_does_not_answer_within_5_seconds_is_passed_over() -> None:
     assert asked(hand.tick(0.2)) == [(1, 2)]
     assert not messages(hand.uid(0), m.NewSession) and hand.co.refused
     reason = next(reason for reason in hand.co.explain() if reason.code == "E20")
-    assert reason.rank == 1 and "asked before: 0" in reason.what and reason.until == hand.co.sessions.deadline
+    assert reason.waiting_for == (1,) and "asked before: 0" in reason.what and reason.until == hand.co.sessions.deadline
 
     assert messages(hand.uid(1), m.NewSession)
 
@@ -138,7 +138,7 @@ def test_who_may_not_have_the_request_is_asked_again_in_its_turn() -> None:
     effects = hand.tick(10, silent=(0, 1))
     assert asked(effects) == [(0, 2), (1, 2)] and not hand.co.save_issued, "2 has had its time"
     reason = next(reason for reason in hand.co.explain() if reason.code == "E20")
-    assert reason.rank == 1 and "asked before: 2" in reason.what
+    assert reason.waiting_for == (1,) and "asked before: 2" in reason.what
 
     assert messages(hand.uid(1), m.NewSession)
 

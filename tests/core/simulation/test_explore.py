@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.core.errors import InvariantError, LocalProtocolError
+from paceline.core.errors import ConfigError, InvariantError, LocalProtocolError
 from paceline.core.message_types import Outcome
 from paceline.core.simulation.explore import Budget, Exploration, Kind, Level, Progress, explore
 from paceline.core.simulation.fingerprint import PLACES, Interned, combine, fingerprint, spread
 from paceline.core.simulation.process import End
-from paceline.core.simulation.space import Space
+from paceline.core.simulation.space import DEPTHS, FAULTS, Space
 from paceline.core.simulation.spelling import spelled
 
 from support.toys import Graph, Letters, Philosophers, Swaps, Tokens
@@ -250,3 +250,14 @@ def test_the_size_of_a_space_counts_all_of_its_arrays() -> None:
         space.add(fingerprint(number), max(0, number - 1), 0, number)
         space.explored(number, [number, number, 0])
     assert 100 < space.size / 1000 < 250 and space.way_to(2) == [0, 1, 2] and space.traps([]) == list(range(1000))
+
+
+@pytest.mark.parametrize(("faults", "depth"), [(0, DEPTHS), (FAULTS, 0)])
+def test_a_space_refuses_places_that_it_could_not_tell_apart(faults: int, depth: int) -> None:
+    """Faults and depth share one number; a state one further than it holds would be taken for a nearer one."""
+    space = Space()
+    space.add(1, 0, FAULTS - 1, DEPTHS - 1)
+    assert space.faults_to(0) == FAULTS - 1 and space.is_at(0, FAULTS - 1, DEPTHS - 1)
+    with pytest.raises(ConfigError, match="lower the bounds"):
+        space.add(2, 0, faults, depth)
+    assert len(space) == 1 and space.number_of == {1: 0}
