@@ -31,8 +31,9 @@ SLICES = 10
 """In how many waits a limit is spent: a process that was stopped for an hour has lost one of them, not all."""
 STOP_S = 0.4
 """How long what was asked to end may take to put things back."""
-STOPS_S = (STOP_S, 0.05, 0.05, 0.05)
-"""How often what goes on is told again: it may catch whatever is raised in it."""
+AGAIN_S, MOST_AGAIN = 0.1, 100
+"""How long after that, and how often, what still goes on is told again: it may catch whatever is raised in it. Nobody
+waits for that, and nothing is left behind that takes the interpreter from all others."""
 
 
 class Stuck(CheckFailed):
@@ -110,8 +111,16 @@ def _end(work: _Work[Any], thread: threading.Thread, stop: Callable[[], str | No
         return where
     frame = sys._current_frames().get(thread.ident or 0)
     found = None if frame is None else standing(frame)
-    for wait_s in STOPS_S:
-        if thread.is_alive():
-            work.give_up(thread)
-            thread.join(wait_s)
+    work.give_up(thread)
+    thread.join(STOP_S)
+    if thread.is_alive():
+        threading.Thread(target=_tell_again, args=(work, thread), daemon=True, name="paceline limit").start()
     return "it was about to" if found is None else f"{found.call} did not come back, and was in {found.place}"
+
+
+def _tell_again(work: _Work[Any], thread: threading.Thread) -> None:
+    for _ in range(MOST_AGAIN):
+        if not thread.is_alive():
+            return
+        work.give_up(thread)
+        thread.join(AGAIN_S)
