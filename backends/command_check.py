@@ -44,6 +44,14 @@ def parse_budget(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
+def parse_symmetry(text: str) -> tuple[int, int]:
+    """`1,2`: two ranks. Raises `ConfigError`."""
+    found = re.fullmatch(r"(\d{1,3}),(\d{1,3})", text, re.ASCII)
+    if found is None:
+        raise ConfigError(f"--symmetry {text!r} is not allowed: write two ranks, such as 1,2")
+    return int(found[1]), int(found[2])
+
+
 @click.command()
 @click.option("--ranks", default=2, show_default=True, metavar="N", help="Ranks of the run.")
 @click.option("--cycles", default=1, show_default=True, metavar="N", help="Averaging cycles after formation.")
@@ -52,11 +60,14 @@ def parse_budget(text: str) -> float:
               help="Messages or reports that may arrive twice.")
 @click.option("--deaths", default=0, show_default=True, metavar="N", help="Processes that may be killed.")
 @click.option("--restarts", default=0, show_default=True, metavar="N", help="Processes that may come back to a seat.")
+@click.option("--failures", default=0, show_default=True, metavar="N",
+              help="Calls of a collective that may fail, and session ids that may never come.")
 @click.option("--policy", default="cadence", show_default=True, metavar="|".join(POLICIES), help="Policy of the run.")
 @click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="Any other knob of the run, repeatable.")
 @click.option("--budget", metavar="TIME", help="Time until a search is cut; 60s by default, none with --prove.")
 @click.option("--all-orders", is_flag=True, help="Explore also orders that cannot matter; many times the states.")
 @click.option("--all-notes", is_flag=True, help="Tell apart states that differ in notes nobody decides by; likewise.")
+@click.option("--symmetry", metavar="A,B", help="Two ranks that may change places: half the states. Looked at in each.")
 @click.option("--prove", is_flag=True, help="Explore the configurations that releases are checked with, to the end.")
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(min=1), metavar="N",
               help="With --prove: processes that explore them.")
@@ -64,8 +75,9 @@ def parse_budget(text: str) -> float:
 @click.option("--out", default="paceline-check", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
               help="Where a counterexample goes: its schedule, its diagram, and a test that replays it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: bool, all_notes: bool, prove: bool,
-          processes: int, rows: bool, out: Path, as_json: bool, **numbers: int) -> int:  # fmt: skip
+def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: bool, all_notes: bool,
+          symmetry: str | None, prove: bool, processes: int, rows: bool, out: Path, as_json: bool,
+          **numbers: int) -> int:  # fmt: skip
     """Check the protocol in every order within the bounds.
 
     Deliveries, losses, deaths and restarts come in every order that the numbers allow. The production machines run;
@@ -79,7 +91,11 @@ def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: boo
     bounds = list(PROOFS) if prove else [Bounds(**numbers, knobs=given)]
     for one in bounds:
         one.setup()  # knobs that do not go together are said before anything is explored
-    jobs = [_Job(one, seconds, not all_orders, not all_notes) for one in bounds]
+    same = None if symmetry is None else parse_symmetry(symmetry)
+    for one in bounds:
+        if same is not None:
+            one.two_of_its_ranks(same)
+    jobs = [_Job(one, seconds, not all_orders, not all_notes, same) for one in bounds]
     found = []
     for report in _reports(jobs, min(processes, len(jobs))):
         found.append(report)
@@ -106,6 +122,7 @@ class _Job:
     seconds: float
     reduce: bool
     forget: bool
+    symmetry: tuple[int, int] | None
 
 
 def _run(job: _Job, *, alone: bool) -> CheckReport:
@@ -114,7 +131,7 @@ def _run(job: _Job, *, alone: bool) -> CheckReport:
     over = alone and sys.stderr.isatty()
     try:
         return explored(job.bounds, seconds=job.seconds, clock=time.monotonic, progress=_teller(job.bounds, over=over),
-                        reduce=job.reduce, forget=job.forget)  # fmt: skip
+                        reduce=job.reduce, forget=job.forget, symmetry=job.symmetry)  # fmt: skip
     finally:
         if over:
             click.echo("\r\x1b[2K", nl=False, err=True)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..errors import InvariantError
-from .explore import Exploration, Failure, Level
-from .schedule import Schedule, Timed
+from ..errors import ConfigError, InvariantError
+from .explore import NO_DEADLOCK, Exploration, Failure, Level
+from .schedule import NEVER, Schedule, Timed, judge
 from .sequence import of_steps
 from .transcript import lines
 from .violation import Violation
@@ -23,10 +23,13 @@ from .world import Step, World
 if TYPE_CHECKING:
     from .checker import Bounds
 
-__all__ = ["CheckReport", "Counterexample", "counterexample"]
+__all__ = ["ENDS", "CheckReport", "Counterexample", "counterexample"]
 
 NO_END = "I38"
-"""What a deadlock and a trap break: the run does not end."""
+NOT_HERE = ("tick", "dial")
+"""What a world offers and the checker does not, or not there: time has passed already, nobody comes back by itself."""
+ENDS = "the run ends (I38)"
+"""The claim whose traps never end at all; from those of any other such claim a run never ends well."""
 
 
 @attrs.frozen
@@ -53,13 +56,16 @@ class Counterexample:
         schedule = "\n".join(f"    {line}" for line in str(self.schedule).splitlines())
         return (
             "from paceline.core.simulation import World\n"
-            "from paceline.core.simulation.schedule import Schedule, play\n\n"
+            "from paceline.core.simulation.schedule import Schedule, judge, play\n\n"
             f'FOUND = """\n{schedule}\n"""\n\n\n'
             "def test_what_the_model_checker_found() -> None:\n"
-            f'    """{self.schedule.breaks}: every invariant holds, and the run ends."""\n'
+            f'    """{self.schedule.breaks or NO_END}: every invariant holds, and the run can end as it should."""\n'
             '    schedule = Schedule.parse("\\n".join(line.strip() for line in FOUND.strip().splitlines()))\n'
-            "    for _ in play(World(schedule.setup), schedule.actions, dullest=True):\n"
+            "    world = World(schedule.setup)\n"
+            "    for _ in play(world, schedule.actions):\n"
             "        pass\n"
+            "    broken, what = judge(schedule, world, None)\n"
+            "    assert not broken, what\n"
         )
 
 
@@ -76,20 +82,37 @@ def counterexample(bounds: Bounds, failure: Failure) -> Counterexample:
         timed.append((world.now, action))
     if (broken is None) != (failure.property != Violation.__name__) or (broken and str(broken) != failure.text):
         raise InvariantError(f"the checker's counterexample leads to {broken}, not to {failure.text}; please report it")
-    text = failure.text if broken is not None else f"{failure.property}: {failure.text}"
-    schedule = Schedule(
-        setup=setup, actions=tuple(timed), breaks=NO_END if broken is None else broken.name, dullest=broken is None,
-        comment=f"Found by the model checker within {bounds}.\n{text}",
-    )  # fmt: skip
+    said = failure.text if broken is not None else f"{failure.property}: {failure.text}"
+    schedule = Schedule(setup=setup, actions=tuple(timed), breaks=broken.name if broken else None)
+    if broken is None:
+        schedule, text = _never(schedule, world, failure)
+        said += text
+    schedule = attrs.evolve(schedule, comment=f"Found by the model checker within {bounds}.\n{said}")
     lives = tuple((process.rank, process.incarnation) for process in world.processes)
-    return Counterexample(schedule, tuple(steps), lives, text)
+    return Counterexample(schedule, tuple(steps), lives, said)
+
+
+def _never(schedule: Schedule, world: World, failure: Failure) -> tuple[Schedule, str]:
+    """What never comes after these actions, and a word on it. A run in which only time passes has not ended within the
+    patience of the checker; whether it ends later, and how, is seen from there."""
+    if failure.property != NO_DEADLOCK:
+        return attrs.evolve(schedule, never="ends" if failure.property == ENDS else "ends well"), ""
+    if left := [str(action) for action in world.enabled() if action.kind not in NOT_HERE]:
+        raise InvariantError(f"the checker's deadlock is none, since {', '.join(left)} can happen; please report it")
+    for never in NEVER:
+        claimed = attrs.evolve(schedule, never=never)
+        if judge(claimed, world, None)[0]:
+            return claimed, f"; the run never {never}"
+    raise ConfigError("a run waits for longer than the checker has patience, and ends well after that: it cannot be "
+                      "checked with these knobs; choose time limits that are nearer to each other")  # fmt: skip
 
 
 @attrs.frozen
 class CheckReport:
     """What was explored within which bounds, and what of it. `rows` is the number of rows of the tables, `untaken` are
     those that none of the explored runs takes. `reduced` says that orders which cannot matter were left out,
-    `forgetful` that notes were by which nobody decides (`forget.py`)."""
+    `forgetful` that notes were by which nobody decides (`forget.py`). `symmetry` are two ranks that have changed places
+    in every state (`mirror.py`); then a state and its image were counted once."""
 
     bounds: Bounds
     exploration: Exploration
@@ -98,6 +121,7 @@ class CheckReport:
     reduced: bool
     forgetful: bool
     counterexample: Counterexample | None
+    symmetry: tuple[int, int] | None = None
 
     @property
     def ok(self) -> bool:
@@ -131,6 +155,8 @@ class CheckReport:
         orders = "left out where they cannot matter" if self.reduced else "all of them"
         yield f"  orders: {orders}; time passes only when nothing else can happen"
         yield f"  notes of the machines: {'left out where nobody decides by them' if self.forgetful else 'all of them'}"
+        if self.symmetry is not None:
+            yield f"  symmetry: ranks {self.symmetry[0]} and {self.symmetry[1]} change places; looked at in every state"
         if seen.unreached:
             verdict = "fails" if seen.complete else "open, as not all was explored"
             yield from (f"  never: {name} ({verdict})" for name in seen.unreached)
@@ -160,7 +186,8 @@ class CheckReport:
             "bounds": attrs.asdict(self.bounds), "states": seen.states, "transitions": seen.transitions,
             "complete": seen.complete, "cut": seen.cut, "ok": self.ok, "seconds": seen.seconds, "depth": seen.depth,
             "bytes_per_state": seen.bytes_per_state, "levels": [attrs.asdict(level) for level in seen.levels],
-            "unreached": list(seen.unreached), "reduced": self.reduced, "forgetful": self.forgetful, "rows": self.rows,
+            "unreached": list(seen.unreached), "reduced": self.reduced, "forgetful": self.forgetful,
+            "symmetry": self.symmetry, "rows": self.rows,
             "untaken": list(self.untaken),
             "counterexample": None if found is None else {
                 "text": found.text, "schedule": str(found.schedule), "steps": list(found.numbered()),

@@ -48,13 +48,15 @@ def _without(cls: Any, *names: str) -> frozenset[str]:
 
 
 IN_SHELL = ("rank", "incarnation", "alive", "linked", "link", "paused", "hung", "muted", "deafened", "tampered", "skew")
-IN_MINE = ("base", "since", "unmerged", "copies", "held")
+IN_MINE = ("base", "since", "unmerged", "copies", "held", "scratch")
 IN_HISTORY = ("means", "realized")
 NOT_SHELL = _without(Process, *IN_SHELL)
 NOT_BODY = frozenset({"worker", "frames", "seen", *LANES, *IN_SHELL})
 NOT_HISTORY = _without(Ghost, *IN_HISTORY)
 NOT_SHARED = frozenset({"last", "seen", "acted", "trained", *IN_MINE, *IN_HISTORY})
 SHELL_NAMES = tuple(field.name for field in attrs.fields(Process) if field.name in IN_SHELL)
+IN_CALL = [field.name for field in attrs.fields(Process) if field.name not in NOT_BODY].index("inside")
+"""Where the fields in a body say in which call of a collective a process is."""
 
 
 class Drawers:
@@ -64,8 +66,9 @@ class Drawers:
     def __init__(self, setup: Setup, *, forget: bool = True) -> None:
         self.world = World(setup)
         self.world.watch.asleep = True
-        self.forget = forget
-        self.no_returns = no_returns(self.world.config)
+        self.forget = forget and not self.world.in_place  # a collective decides by what was confirmed (M-6)
+        self.no_returns, self.in_place = no_returns(self.world.config), self.world.in_place
+        self.manual = self.world.config.start != "auto"
         self.clocks, self.runs, self.coordinators, self.averagers = Interned(), Interned(), Interned(), Interned()
         self.shared, self.histories, self.trained = Interned(), Interned(), Interned()
         self.shells, self.bodies, self.mine = Interned(), Interned(), Interned()

@@ -36,14 +36,16 @@ from ..errors import InvariantError, LocalProtocolError
 from ..values import value
 from .space import Space
 
-__all__ = ["Budget", "Exploration", "Failure", "Kind", "Level", "Model", "Progress", "Property", "Symmetry", "explore"]
+__all__ = ["NO_DEADLOCK", "Budget", "Exploration", "Failure", "Kind", "Level", "Model", "Progress", "Property",
+           "Symmetry", "explore"]  # fmt: skip
 
 State = TypeVar("State")
 Action = TypeVar("Action")
 
 NO_DEADLOCK = "no deadlock"
-PROGRESS_STATES = 1000
-"""States between two calls of `progress`, and between two looks at the clock."""
+"""The property that a state breaks in which nothing can happen and which is no end."""
+PROGRESS_STATES, PROGRESS_SECONDS = 1000, 1.0
+"""Between two calls of `progress`: so many states at most, and about so many seconds."""
 
 
 class Kind(Enum):
@@ -189,16 +191,19 @@ def explore(
     clock: Callable[[], float] | None = None,
     symmetry: Symmetry[State, Action] | None = None,
     progress: Callable[[Progress], None] | None = None,
+    since: float | None = None,
 ) -> Exploration:
     """Visit every state of the model, or as many as the budget allows; stop at the first failure.
 
-    `clock` gives monotonic seconds; without it nothing is timed. `LocalProtocolError` if the budget has seconds and
-    there is no clock, or if `symmetry` turns out not to be one.
+    `clock` gives monotonic seconds; without it nothing is timed. It is read before every step, so that a budget of
+    seconds is kept to within one of them. `since` is what it said when the work began, if that was earlier: to make a
+    model takes time too. `LocalProtocolError` if the budget has seconds and there is no clock, or if `symmetry` turns
+    out not to be one.
     """
     budget = budget or Budget()
     if clock is None and budget.seconds != math.inf:
         raise LocalProtocolError("a budget of seconds needs a clock: pass clock=time.monotonic")
-    return _Search(model, budget, clock or (lambda: 0.0), symmetry, progress).run()
+    return _Search(model, budget, clock or (lambda: 0.0), symmetry, progress, since).run()
 
 
 @attrs.define
@@ -235,16 +240,17 @@ class _Spent(Exception):
 class _Search(Generic[State, Action]):
     def __init__(self, model: Model[State, Action], budget: Budget, clock: Callable[[], float],
                  symmetry: Symmetry[State, Action] | None,
-                 progress: Callable[[Progress], None] | None) -> None:  # fmt: skip
+                 progress: Callable[[Progress], None] | None, since: float | None) -> None:  # fmt: skip
         self.model, self.budget, self.clock, self.symmetry, self.progress = model, budget, clock, symmetry, progress
         self.space = Space()
         self.levels: list[_Tally] = []
         self.always = [p for p in model.properties if p.kind is Kind.ALWAYS]
         self.sometimes = {p.name: p for p in model.properties if p.kind is Kind.SOMETIMES}
         self.goals = {p.name: (p, list[int]()) for p in model.properties if p.kind is Kind.FROM_EVERYWHERE}
-        self.began = clock()
+        self.began = clock() if since is None else since
+        self.ends_at = self.began + budget.seconds
         self.too_deep = False
-        self.looked = 0
+        self.told = self.began, 0
 
     def run(self) -> Exploration:
         """The search, then the questions about the whole graph."""
@@ -287,19 +293,17 @@ class _Search(Generic[State, Action]):
             faults += 1
 
     def keep_within_budget(self, faults: int, depth: int) -> None:
-        """Now and then: the clock, and a word to who waits."""
+        """The budget, and now and then a word to who waits."""
         if len(self.space) >= self.budget.states:
             raise _Spent("states")
-        self.looked += 1
-        if self.looked % PROGRESS_STATES:
+        if self.progress is None:
             return
-        seconds = self.clock() - self.began
-        if self.progress is not None:
-            waiting = sum(tally.states - tally.explored for tally in self.levels)
+        now, explored = self.clock(), sum(tally.explored for tally in self.levels)
+        if explored - self.told[1] >= PROGRESS_STATES or now - self.told[0] >= PROGRESS_SECONDS:
+            self.told = now, explored
+            waiting = sum(tally.states for tally in self.levels) - explored
             steps = sum(tally.transitions for tally in self.levels)
-            self.progress(Progress(len(self.space), steps, faults, depth, waiting, seconds))
-        if seconds >= self.budget.seconds:
-            raise _Spent("seconds")
+            self.progress(Progress(len(self.space), steps, faults, depth, waiting, now - self.began))
 
     def name(self, state: State) -> int:
         """The fingerprint of a state, or of all that are symmetric to it."""
@@ -337,6 +341,9 @@ class _Search(Generic[State, Action]):
             raise _Found(self.failure(NO_DEADLOCK, "nothing can happen here, and it is no end", number))
         successors = []
         for action in actions:
+            if self.clock() >= self.ends_at:
+                tally.explored -= 1
+                raise _Spent("seconds")
             tally.transitions += 1
             fault = model.is_fault(action)
             try:

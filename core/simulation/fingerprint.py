@@ -34,8 +34,8 @@ def of_bytes(spelling: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(spelling, digest_size=FINGERPRINT_BYTES).digest(), "little")
 
 
-PLACES = tuple(fingerprint(place) | 1 for place in range(64))
-"""An odd number for each place of a sequence."""
+PLACES: list[int] = []
+"""An odd number for each place of a sequence, as many as were needed so far."""
 
 
 def combine(fingerprints: Iterable[int]) -> int:
@@ -44,8 +44,10 @@ def combine(fingerprints: Iterable[int]) -> int:
 
 
 def spread(fingerprints: Sequence[int]) -> int:
-    """The same for a short sequence (`PLACES`), much faster: their sum, each times the odd number of its place. As
-    fingerprints are as good as random, two sequences that differ have one sum with odds of about 2**-64 too."""
+    """The same much faster: their sum, each times the odd number of its place (`PLACES`). As fingerprints are as good
+    as random, two sequences that differ have one sum with odds of about 2**-64 too."""
+    if len(fingerprints) > len(PLACES):
+        PLACES.extend(fingerprint(place) | 1 for place in range(len(PLACES), len(fingerprints)))
     total: int = sum(map(mul, fingerprints, PLACES))
     return total & MASK
 

@@ -9,7 +9,8 @@ from typing import Any
 from ..values import value
 from .action import Action
 
-__all__ = ["MARKER", "SAME", "CentralOutcome", "Change", "LaneChange", "Later", "LocalOutcome", "Offer", "Trained"]
+__all__ = ["MARKER", "SAME", "CentralOutcome", "Change", "LaneChange", "Later", "LocalOutcome", "Offer", "Trained",
+           "Wide"]  # fmt: skip
 
 MARKER = object()
 """Stands in a lane for whatever is behind the oldest entry."""
@@ -35,6 +36,11 @@ class LocalOutcome:
     parts: tuple[int, int, int]
     trained: tuple[Any, ...]
     lanes: tuple[LaneChange, ...]
+
+
+@value
+class Wide:
+    """An action that at this process reads or writes more than its parts: it is done on the whole world."""
 
 
 @value

@@ -9,7 +9,7 @@ process, and the outcome of an action is remembered by the parts that it reads:
     CENTRAL  the coordinator or the averager gets something: it reads the ghost, and of the processes only who is there
              and linked; the coordinator, the averager and what was trained (`LATER`) it reads perhaps, and then all of
              them or some: a report may concern the coordinator alone, a part of a contribution the averager alone
-    the rest, such as time that passes: nothing is remembered
+    the rest, such as time that passes, or an average in place, which reads all members: nothing is remembered
 
 What is read perhaps is put into the world when it is asked for, never before, and that is noted. Which of these parts
 an action reads first depends on nothing but what it reads always, which it reads next on nothing but these and the
@@ -38,6 +38,7 @@ from .drawers import (
     COORDINATOR,
     DOWN,
     HISTORY,
+    IN_CALL,
     LANES,
     MINE,
     NOT_HISTORY,
@@ -57,7 +58,7 @@ from .drawers import (
 )
 from .frozen import frozen, thaw
 from .invariants import steps_meet
-from .outcomes import MARKER, SAME, CentralOutcome, Change, LaneChange, Later, LocalOutcome, Offer, Trained
+from .outcomes import MARKER, SAME, CentralOutcome, Change, LaneChange, Later, LocalOutcome, Offer, Trained, Wide
 from .process import Process
 from .recall import Recalled
 from .setup import Setup
@@ -68,7 +69,8 @@ __all__ = ["CENTRAL", "LOCAL", "Offer", "Parts", "Row"]
 LOCAL: dict[str, tuple[str | None, bool]] = {
     "control": ("down", True), "drain": (None, True), "order": (None, True), "step": (None, True),
     "result": ("bulk_down", True), "repeat": ("down", False), "lose": ("down", True), "drop": ("up", True),
-    "crash": (None, True),
+    "crash": (None, True), "session": (None, True), "emerge": (None, True), "collapse": (None, True),
+    "fail": (None, True), "withhold": (None, True),
 }  # fmt: skip
 """Actions of one process: the lane whose oldest entry each reads, and whether it is taken off."""
 CENTRAL: dict[str, tuple[str | None, bool]] = {
@@ -76,6 +78,7 @@ CENTRAL: dict[str, tuple[str | None, bool]] = {
     "reduce": (None, True), "write": (None, True), "join": (None, True),
 }  # fmt: skip
 """Actions at the coordinator and the averager, likewise."""
+NO_VERSION = -1
 
 
 class Parts(Drawers):
@@ -87,15 +90,15 @@ class Parts(Drawers):
         self.strikes = strikes
         self.worked = 0
         self.recalled = Recalled(self)
-        self._moved: dict[Any, tuple[int, tuple[Any, ...]] | Violation] = {}
-        self._local: dict[Any, LocalOutcome | Violation] = {}
+        self._moved: dict[Any, tuple[int, tuple[Any, ...]] | Violation | Wide] = {}
+        self._local: dict[Any, LocalOutcome | Violation | Wide] = {}
         self._central: dict[Any, CentralOutcome | Violation | int] = {}
         self._changes: list[Change] = []
         self._change_numbers: dict[Change, int] = {}
         self._changed: dict[tuple[int, int], int] = {}
         self._added: dict[tuple[int, tuple[Any, ...]], int] = {}
         self._lane_changed: dict[Any, int] = {}
-        self._offers: dict[tuple[int, bool], Offer] = {}
+        self._offers: dict[tuple[int, ...], Offer] = {}
         self._of_averager: dict[tuple[int, int], tuple[Action, ...]] = {}
         self._vacant: dict[int, list[int]] = {}
         self._standings: dict[int, tuple[bool, bool, bool, int, int]] = {}
@@ -106,21 +109,39 @@ class Parts(Drawers):
 
     def offer(self, row: Row, number: int) -> Offer:
         """What can happen with a process."""
-        key = (row[WORLD + number], self.over(row))
+        key: tuple[int, ...] = (row[WORLD + number], self.over(row))
+        if self.in_place:  # what can happen in a call depends on all who are in it
+            key = (number, *key, *row[WORLD:])
+        elif not self.no_returns:  # and when to knock, on the second
+            key = (*key, row[CLOCK])
         found = self._offers.get(key)
         if found is None:
-            self._put_surface(row)
-            process = self.world.processes[number]
+            found = self._offers[key] = self._offer(row, number)
+        return found
+
+    def _offer(self, row: Row, number: int) -> Offer:
+        self._put_surface(row)
+        for process in self.world.processes if self.in_place else [self.world.processes[number]]:
             self._put_person(process, row)
             self._put_lanes(process, row)
-            kinds = self.world.possible(process)
-            faults = (action for action in self.world.faults() if action.who == number)
-            found = self._offers[key] = Offer(
-                own=tuple(act(kind, number) for kind in kinds if kind in LOCAL),
-                central=tuple(act(kind, number) for kind in kinds if kind in CENTRAL),
-                faults=tuple(action for action in faults if action.kind in self.strikes and action.kind != "join"),
-            )
-        return found
+        process = self.world.processes[number]
+        kinds = self.world.possible(process)
+        faults = [action for action in self.world.faults() if action.who == number and action.kind in self.strikes]
+        return Offer(
+            own=tuple(act(kind, number) for kind in kinds if kind in LOCAL),
+            central=tuple(act(kind, number) for kind in kinds if kind not in LOCAL and not self._stays_away(kind)),
+            faults=tuple(a for a in faults if a.kind != "join" and not self._changes_nothing(process, a.kind)),
+        )
+
+    def _stays_away(self, kind: str) -> bool:
+        """Where a lost link is a death, who was shut out comes back by the budget of those who do (`join`), or not."""
+        return kind == "dial" and self.no_returns
+
+    def _changes_nothing(self, process: Process, kind: str) -> bool:
+        """A fault that is said beforehand strikes as well later, when there is a call to fail or an id to keep back."""
+        if kind == "fail":
+            return process.inside is None or process.failing
+        return kind == "withhold" and (process.withholds or not process.down)
 
     def of_averager(self, row: Row) -> tuple[Action, ...]:
         """What can happen at the averager."""
@@ -136,6 +157,10 @@ class Parts(Drawers):
         waits = not self.over(row) and self.machines.of(row[COORDINATOR]).poll_timeout() is not None
         return waits or self.build(row).due() is not None
 
+    def may_start(self, row: Row) -> bool:
+        """Whether the run waits for an operator who says that it begins (M-4)."""
+        return self.manual and not self.over(row) and self.machines.of(row[COORDINATOR]).run.can_start()
+
     def vacant(self, row: Row) -> list[int]:
         """The seats whose rank is gone, as the coordinator knows it."""
         found = self._vacant.get(row[COORDINATOR])
@@ -147,6 +172,10 @@ class Parts(Drawers):
     def has_spoken(self, row: Row, number: int) -> bool:
         """Reports of a process are under way."""
         return bool(self.thing(row, number, UP))
+
+    def is_in_a_call(self, row: Row, number: int) -> bool:
+        """Whether a process is inside a call of a collective, which ends by what the others do too."""
+        return self.in_place and self.thing(row, number, BODY)[0][IN_CALL] is not None
 
     def is_cut_off(self, row: Row, number: int) -> bool:
         """Whether nothing will ever be sent to a process again: nobody is there any more to send it, or its link is
@@ -211,6 +240,8 @@ class Parts(Drawers):
             outcome = self._moved[key] = self._move(row, action)
         if isinstance(outcome, Violation):
             raise outcome
+        if isinstance(outcome, Wide):
+            return self.whole(row, action)
         person, picks = outcome
         after = list(row)
         after[place] = person
@@ -218,7 +249,7 @@ class Parts(Drawers):
             after[TRAINED] = self._add(row[TRAINED], picks)
         return tuple(after)
 
-    def _move(self, row: Row, action: Action) -> tuple[int, tuple[Any, ...]] | Violation:
+    def _move(self, row: Row, action: Action) -> tuple[int, tuple[Any, ...]] | Violation | Wide:
         """What an action makes of its process, and what that has trained: found without regard to what lies behind the
         oldest entry of its lanes."""
         person, head = self.person(row, action.who), self._head(row, action, LOCAL)
@@ -226,12 +257,12 @@ class Parts(Drawers):
         outcome = self._local.get(key)
         if outcome is None:
             outcome = self._local[key] = self._work_out_locally(row, action, head)
-        if isinstance(outcome, Violation):
+        if isinstance(outcome, (Violation, Wide)):
             return outcome
         lanes = self._change_lanes(person, outcome.lanes, LOCAL[action.kind][0])
         return self.person_as((*outcome.parts, *lanes)), outcome.trained
 
-    def _work_out_locally(self, row: Row, action: Action, head: int) -> LocalOutcome | Violation:
+    def _work_out_locally(self, row: Row, action: Action, head: int) -> LocalOutcome | Violation | Wide:
         self.worked += 1
         world = self.world
         world.now, world.skew = self.clocks.things[row[CLOCK]]
@@ -243,12 +274,25 @@ class Parts(Drawers):
         self._put_mine(action.who, self.person(row, action.who)[MINE])
         world.ghost.trained = {}
         self._mark_lanes([process], action, LOCAL, head)
+        if self.in_place:
+            self._isolate(process)
         try:
-            world.do(action)
+            world.do(action, sure=True)
         except Violation as violation:
             return violation
+        if self.in_place and frozen(world.ghost, NOT_HISTORY) != self.histories.things[row[HISTORY]]:
+            return Wide()
         picks = tuple(world.ghost.trained)
         return LocalOutcome(self._inside(process), picks, self._read_lanes(process))
+
+    def _isolate(self, process: Process) -> None:
+        """Before a process of a collective acts by itself: what is in the others is not theirs now, so they are not to
+        be looked at. A process that gives its state to all says what the consensus is (M-45), of a version that is not
+        at hand; by this one it is found out, since there is no such version."""
+        for other in self.world.processes:
+            if other is not process:
+                other.inside = None
+        self.world.ghost.version = NO_VERSION
 
     def _do_central(self, row: Row, action: Action) -> Row:
         root = self._root(row, action)
@@ -311,7 +355,7 @@ class Parts(Drawers):
         known = world.co, world.averager
         self._put_later(row, read)
         try:
-            world.do(action)
+            world.do(action, sure=True)
             return self._central_outcome(row, action, read)
         finally:
             world.co, world.averager, world.ghost.trained = *known, {}

@@ -11,9 +11,11 @@
     then dullest
 
 The first line names the format and its version. Lines of the head follow in any order: `setup` and `knob` with a value
-in JSON, and at most one expectation, `ends STATUS` (how the coordinator finishes) or `breaks ID` (the invariant that a
-fault of the machines breaks). Then each line is a virtual second and an action (`action.py`), in the order of time.
-With `then dullest` as the last line the run goes on by itself to its end: faults are healed and the dullest happens.
+in JSON, and at most one expectation: `ends STATUS` (how the coordinator finishes), `breaks ID` (the invariant that a
+fault of the machines breaks), or `never ends` or `never ends well` (after the actions no order of what can happen then
+leads to an end, or to one with everything covered; the model checker looks at all of them, `onward.py`). Then each line
+is a virtual second and an action (`action.py`), in the order of time. With `then dullest` as the last line the run goes
+on by itself to its end: faults are healed and the dullest happens.
 What follows a # is a comment; a file that is written anew keeps those before the head only.
 
 The simulator writes such files, tests keep them, `paceline replay` plays them.
@@ -36,12 +38,14 @@ from .violation import Violation
 if TYPE_CHECKING:
     from .world import Step, World
 
-__all__ = ["FORMAT", "MAGIC", "Schedule", "ScheduleError", "end", "judge", "play"]
+__all__ = ["FORMAT", "MAGIC", "NEVER", "Schedule", "ScheduleError", "end", "judge", "play"]
 
 MAGIC = "paceline schedule"
 FORMAT = 1
 """Version of the format; a newer one is refused."""
 DULLEST = "then dullest"
+NEVER = ("ends", "ends well")
+"""What may never come of a run, the stronger claim first."""
 MOST_ACTIONS = 50_000
 """Actions of the dull end of a run; one that needs more does not end (I38)."""
 SETUP_FIELDS = tuple(field.name for field in attrs.fields(Setup) if field.name not in ("knobs", "thorough"))
@@ -55,13 +59,15 @@ class ScheduleError(ConfigError):
 
 @attrs.frozen(kw_only=True)
 class Schedule:
-    """A run: `actions` are pairs of a virtual second and an action. `ends` and `breaks` are what is expected of it, or
-    None. `dullest`: it goes on to its end after them. `comment`: the lines above the head, without their signs."""
+    """A run: `actions` are pairs of a virtual second and an action. `ends`, `breaks` and `never` (`NEVER`) are what is
+    expected of it, or None. `dullest`: it goes on to its end after them. `comment`: the lines above the head, without
+    their signs."""
 
     setup: Setup
     actions: tuple[Timed, ...]
     ends: str | None = None
     breaks: str | None = None
+    never: str | None = None
     dullest: bool = False
     comment: str = ""
 
@@ -82,6 +88,8 @@ class Schedule:
             yield f"ends {self.ends}"
         if self.breaks is not None:
             yield f"breaks {self.breaks}"
+        if self.never is not None:
+            yield f"never {self.never}"
         yield from (f"{at!r} {action}" for at, action in self.actions)
         if self.dullest:
             yield DULLEST
@@ -118,7 +126,8 @@ class _Reader:
             raise ScheduleError(f"the setup of this schedule is not allowed: {error}") from error
         return Schedule(
             setup=setup, actions=tuple(self.actions), ends=self.expected.get("ends"),
-            breaks=self.expected.get("breaks"), dullest=self.dullest, comment="\n".join(self.comment).rstrip("\n"),
+            breaks=self.expected.get("breaks"), never=self.expected.get("never"), dullest=self.dullest,
+            comment="\n".join(self.comment).rstrip("\n"),
         )  # fmt: skip
 
     def _first(self) -> None:
@@ -143,6 +152,10 @@ class _Reader:
         elif key in ("ends", "breaks"):
             self._need(not self.actions and not self.expected, "one expectation, before the actions")
             self._need(bool(rest) and " " not in rest, f"write '{key}' and one word")
+            self.expected[key] = rest
+        elif key == "never":
+            self._need(not self.actions and not self.expected, "one expectation, before the actions")
+            self._need(rest in NEVER, f"write one of {', '.join(f'never {what}' for what in NEVER)}")
             self.expected[key] = rest
         elif line == DULLEST:
             self.dullest = True
@@ -213,11 +226,15 @@ def end(world: World, most: int = MOST_ACTIONS) -> Iterator[Step]:
 
 def judge(schedule: Schedule, world: World, broken: Violation | None, *, whole: bool = True) -> tuple[bool, str]:
     """Whether a run that was played is what its schedule expects, and how it ended in words. With `whole` off the run
-    was stopped on the way, so that only an invariant that broke counts."""
+    was stopped on the way, so that only an invariant that broke counts. What is never to come is searched for."""
     if broken is not None:
         return broken.name == schedule.breaks, f"{broken.name} is broken: {broken.text}"
     if not whole:
         return True, f"stopped at {world.now:g} s of virtual time"
+    if schedule.never is not None:
+        from .onward import search  # the model checker: only such a schedule needs it
+
+        return search(schedule)
     ended = "the coordinator died" if not world.alive else "the run goes on"
     if world.finish is not None:
         ended = f"the run ended {world.finish.status}: {world.finish.text}"

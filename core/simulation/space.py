@@ -10,14 +10,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from ..errors import ConfigError
-
 __all__ = ["Space"]
 
-DEPTHS, FAULTS = 1 << 20, 1 << 12
-"""Depths and faults are below these, so that both fit into the 32 bits of a place."""
-OPEN = 0xFFFF
-"""Degree of a state that was found and not explored."""
+DEPTHS = 1 << 32
+"""More than any depth, and than any number of faults: a nearest way meets no state twice, and numbers of states have 32
+bits. So both fit into the 64 bits of a place."""
+OPEN = 0xFFFFFFFF
+"""Degree of a state that was found and not explored; no state has so many successors, since there are fewer states."""
 FINGERPRINT_SIZE, NUMBER_SIZE = 48, 32
 """What the two numbers of an entry in the dictionary of fingerprints occupy in CPython, in bytes."""
 
@@ -28,9 +27,9 @@ class Space:
     def __init__(self) -> None:
         self.number_of: dict[int, int] = {}
         self._parents = array("I")
-        self._places = array("I")
+        self._places = array("Q")
         self._starts = array("Q")
-        self._degrees = array("H")
+        self._degrees = array("I")
         self._successors = array("I")
 
     def __len__(self) -> int:
@@ -38,17 +37,16 @@ class Space:
 
     def add(self, fingerprint: int, parent: int, faults: int, depth: int) -> int:
         """A state that was not known before, reached from `parent` (the first one: from itself). Gives its number."""
-        place = _place(faults, depth)
         number = self.number_of[fingerprint] = len(self._parents)
         self._parents.append(parent)
-        self._places.append(place)
+        self._places.append(faults * DEPTHS + depth)
         self._starts.append(0)
         self._degrees.append(OPEN)
         return number
 
     def move(self, number: int, parent: int, faults: int, depth: int) -> None:
         """A nearer way to a state was found."""
-        self._parents[number], self._places[number] = parent, _place(faults, depth)
+        self._parents[number], self._places[number] = parent, faults * DEPTHS + depth
 
     def place(self, number: int) -> int:
         """Where a state stands in the order of the search."""
@@ -118,13 +116,3 @@ class Space:
         arrays = (self._parents, self._places, self._starts, self._degrees, self._successors)
         numbers = len(self) * (FINGERPRINT_SIZE + NUMBER_SIZE)
         return self.number_of.__sizeof__() + numbers + sum(len(part) * part.itemsize for part in arrays)
-
-
-def _place(faults: int, depth: int) -> int:
-    """One number for both, in the order of the search. Raises `ConfigError` where they would run into each other."""
-    if depth >= DEPTHS or faults >= FAULTS:
-        raise ConfigError(
-            f"a state lies {depth} steps and {faults} faults away; the search tells states apart up to {DEPTHS - 1} "
-            f"steps and {FAULTS - 1} faults: lower the bounds"
-        )
-    return faults * DEPTHS + depth

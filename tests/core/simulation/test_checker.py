@@ -26,7 +26,7 @@ from paceline.core.simulation.explore import Budget, Failure, Model, Progress, e
 from paceline.core.simulation.fingerprint import fingerprint, of_bytes
 from paceline.core.simulation.forget import no_returns
 from paceline.core.simulation.machines import Machines
-from paceline.core.simulation.schedule import Schedule, play
+from paceline.core.simulation.schedule import Schedule, judge, play
 from paceline.core.simulation.spelling import of_coordinator as coordinator_spelling
 from paceline.core.simulation.spelling import of_worker as worker_spelling
 from paceline.core.simulation.twin import twin
@@ -61,8 +61,8 @@ class Watched(Cohort):
             assert self.parts.fingerprint(whole) == self.parts.fingerprint(self._row(after)), action
         return after
 
-    def actions(self, state: tuple[int, ...]) -> Any:
-        found = super().actions(state)
+    def actions(self, state: tuple[int, ...], *, every: bool = False) -> Any:
+        found = super().actions(state, every=every)
         if not found:
             self.final(state)
         return found
@@ -236,7 +236,7 @@ def _shows(report: CheckReport) -> None:
     assert found is not None
     schedule = Schedule.parse(str(found.schedule))
     with pytest.raises(Violation) as raised:
-        for _ in play(World(schedule.setup), schedule.actions, dullest=schedule.dullest):
+        for _ in play(World(schedule.setup), schedule.actions):
             pass
     assert raised.value.name == schedule.breaks
     names: dict[str, Any] = {}
@@ -256,7 +256,12 @@ def test_a_wait_without_end_is_found_although_nothing_is_ever_wrong(monkeypatch:
     failure = report.exploration.failure
     assert failure is not None and failure.property == "no deadlock" and failure.faults == 0
     assert [action.kind for action in failure.actions].count("tick") == PATIENCE
-    assert report.counterexample is not None and report.counterexample.schedule.breaks == "I38"
+    found = report.counterexample
+    assert found is not None and found.schedule.never == "ends well" and "; the run never ends well" in found.text
+    world = World(found.schedule.setup)
+    for _ in play(world, found.schedule.actions):
+        pass
+    assert judge(found.schedule, world, None)[0]  # the ceiling of a window ends it, not well
 
 
 def test_a_counterexample_that_shows_nothing_is_a_fault_of_the_checker() -> None:
@@ -335,7 +340,7 @@ def test_to_prove_is_to_explore_all_of_it(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_long_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Whole lines of their own now and then, beside what machines read; on a terminal one that is written over."""
-    moments = iter(range(0, 100_000, 20))
+    moments = (moment / 20 for moment in range(100_000))
     monkeypatch.setattr(command_check.time, "monotonic", lambda: float(next(moments)))
     monkeypatch.setattr(explore_module, "PROGRESS_STATES", 100)
     result = invoke("--ranks", "1", "--drops", "1", "--duplicates", "1", "--budget", "1h", "--json")

@@ -20,7 +20,7 @@ from paceline.core.message_types import Outcome
 from paceline.core.simulation.explore import Budget, Exploration, Kind, Level, Progress, explore
 from paceline.core.simulation.fingerprint import PLACES, Interned, combine, fingerprint, spread
 from paceline.core.simulation.process import End
-from paceline.core.simulation.space import DEPTHS, FAULTS, Space
+from paceline.core.simulation.space import Space
 from paceline.core.simulation.spelling import spelled
 
 from support.toys import Graph, Letters, Philosophers, Swaps, Tokens
@@ -152,9 +152,11 @@ def test_seconds_are_those_of_the_clock_that_is_given() -> None:
     told: list[Progress] = []
     seconds = itertools.count()
     long = Graph([(state, state + 1, False) for state in range(1100)])
-    cut = explore(long, budget=Budget(seconds=1), clock=lambda: float(next(seconds)), progress=told.append)
-    assert cut.cut == "seconds" and cut.states == 1000 and cut.seconds == 2.0
-    assert [(word.states, word.depth, word.waiting) for word in told] == [(1000, 999, 1)]
+    cut = explore(long, budget=Budget(seconds=9), clock=lambda: float(next(seconds)), progress=told.append)
+    assert cut.cut == "seconds" and cut.states == 5 and cut.seconds == 11.0 and cut.transitions == 4
+    assert [(word.states, word.depth, word.waiting) for word in told] == [(n, n - 1, 1) for n in (1, 2, 3, 4, 5)]
+    still = explore(long, clock=lambda: 0.0, progress=told.append)
+    assert still.complete and [(word.states, word.depth) for word in told[5:]] == [(1001, 1000)]
     with pytest.raises(LocalProtocolError, match="clock"):
         explore(long, budget=Budget(seconds=1))
 
@@ -250,14 +252,3 @@ def test_the_size_of_a_space_counts_all_of_its_arrays() -> None:
         space.add(fingerprint(number), max(0, number - 1), 0, number)
         space.explored(number, [number, number, 0])
     assert 100 < space.size / 1000 < 250 and space.way_to(2) == [0, 1, 2] and space.traps([]) == list(range(1000))
-
-
-@pytest.mark.parametrize(("faults", "depth"), [(0, DEPTHS), (FAULTS, 0)])
-def test_a_space_refuses_places_that_it_could_not_tell_apart(faults: int, depth: int) -> None:
-    """Faults and depth share one number; a state one further than it holds would be taken for a nearer one."""
-    space = Space()
-    space.add(1, 0, FAULTS - 1, DEPTHS - 1)
-    assert space.faults_to(0) == FAULTS - 1 and space.is_at(0, FAULTS - 1, DEPTHS - 1)
-    with pytest.raises(ConfigError, match="lower the bounds"):
-        space.add(2, 0, faults, depth)
-    assert len(space) == 1 and space.number_of == {1: 0}
