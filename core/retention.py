@@ -46,7 +46,7 @@ Measure = int | str
 def weight(message: Any) -> int:
     """Bytes that a message takes on the wire, never too few. The core knows no codec, so it counts what every codec
     has to carry: names, numbers, text."""
-    return FRAME_BYTES + _looking(type(message))(message)
+    return FRAME_BYTES + _size(message)
 
 
 def weights(like: Any, own: Mapping[str, Sequence[Any]]) -> Iterable[int]:

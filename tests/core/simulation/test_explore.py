@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.core.errors import ConfigError, InvariantError, LocalProtocolError
+from paceline.core.errors import InvariantError, LocalProtocolError
 from paceline.core.message_types import Outcome
 from paceline.core.simulation.explore import Budget, Exploration, Kind, Level, Progress, explore
 from paceline.core.simulation.fingerprint import PLACES, Interned, combine, fingerprint, spread
