@@ -9,6 +9,8 @@ be imported, a report that could not be written after minutes of checks. What is
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import logging
 import math
 import os
@@ -28,6 +30,10 @@ __all__ = ["FOUND_WANTING", "KIT_OPTIONS", "asked", "conform", "list_checks", "s
 FOUND_WANTING = 1
 """Exit code when a check failed."""
 
+HELD_S = 15.0
+"""How much longer than twice its patience a check may take, cleaning up included."""
+STDERR = 2
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _WORDS = {
@@ -39,8 +45,17 @@ _WORDS = {
 }
 
 
+def _above_zero(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
+    if given is not None and not 0 < given < math.inf:
+        raise ConfigError(f"{option.opts[0]} {given:g} is not allowed: give a finite number of seconds above 0")
+    return given
+
+
+_seconds = functools.partial(click.option, type=float, callback=_above_zero, metavar="SECONDS")
+
+
 def KIT_OPTIONS(command: Command) -> Command:
-    """The options of every kit: `level`, `only`, `json_path`, `list_only`."""
+    """The options of every kit: `level`, `only`, `json_path`, `patience_s`, `list_only`."""
     for option in reversed((
         click.option("--level", type=click.Choice([level.name for level in Level]), default=Level.L3.name,
                      show_default=True, help="How deep: found and made (L0), contract (L1), order and load (L2), "
@@ -48,6 +63,8 @@ def KIT_OPTIONS(command: Command) -> Command:
         click.option("--check", "only", multiple=True, metavar="ID", help="Only this check, repeatable."),
         click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE",
                      help="Write the report there, as docs/reference/conformance.md says."),
+        _seconds("--patience", "patience_s", help="After this a check is taken to hang, and has failed.  "
+                                                  "[default: 60 for a policy, else 120]"),
         click.option("--list", "list_only", is_flag=True, help="Name the checks and run none."),
     )):  # fmt: skip
         command = option(command)
@@ -68,9 +85,13 @@ def conform() -> None:
 
 
 @contextmanager
-def asked(json_path: Path | None) -> Iterator[None]:
+def asked(json_path: Path | None, patience_s: float) -> Iterator[Callable[[Outcome], None]]:
     """What is asked for can be had: modules of the working directory are found while the kit runs, as by `python -m`,
-    and the report has a place. Raises `ConfigError` where it has none."""
+    and the report has a place. Raises `ConfigError` where it has none. Gives what shows an outcome.
+
+    A check that is not over long after its patience holds the interpreter itself, in C, so that no limit of the kit can
+    end it: the process then says where every thread is, and ends with 1.
+    """
     if json_path is not None:
         where = json_path.parent
         if not where.is_dir():
@@ -81,45 +102,56 @@ def asked(json_path: Path | None) -> Iterator[None]:
             raise ConfigError(f"--json {json_path} cannot be written: permission denied; give another file")
     here = os.getcwd()
     sys.path.insert(0, here)
+
+    def watch() -> None:
+        faulthandler.dump_traceback_later(2 * patience_s + HELD_S, exit=True, file=STDERR)
+
+    left: list[str] = []
+
+    def show(outcome: Outcome) -> None:
+        watch()
+        # When one check shuts the rest, that is said once, and how many there are in the sums; the report has them all.
+        if outcome.status is not Status.NOT_CHECKED or outcome.message not in left:
+            show_outcome(outcome)
+        if outcome.status is Status.NOT_CHECKED:
+            left.append(outcome.message)
+
+    watch()
     try:
-        yield
+        yield show
     finally:
+        faulthandler.cancel_dump_traceback_later()
         sys.path.remove(here)
 
 
 @conform.command()
 @KIT_OPTIONS
 @click.option("--fast", is_flag=True, help="Repeat little and use few channels: the same checks in less time.")
-@click.option("--heartbeat", "heartbeat_s", type=float, metavar="SECONDS",
-              help="In what time control must pass, whatever bulk does.  [default: 1]")
-@click.option("--evidence", "evidence_s", type=float, metavar="SECONDS",
-              help="In what time the death of a peer must be evidenced.  [default: 5]")
-@click.option("--limit", "limit_s", type=float, metavar="SECONDS",
-              help="In what time a dial to nobody, or a handshake that stands still, must end.  [default: 60]")
+@_seconds("--heartbeat", "heartbeat_s", help="In what time control must pass, whatever bulk does.  [default: 1]")
+@_seconds("--evidence", "evidence_s", help="In what time the death of a peer must be evidenced.  [default: 5]")
+@_seconds("--limit", "limit_s", help="In what time a dial to nobody, or a handshake that stands still, must end.  "
+                                     "[default: 60]")
 @click.argument("target", required=False)
 def transport(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, fast: bool, target: str | None,
-              **times: float | None) -> int:
+              patience_s: float | None, **times: float | None) -> int:
     """Check the transport TARGET, such as pigeon://address.
 
     One that is not installed is named module:factory@pigeon://address. The address is one to listen at; it is used
     again and again, one listener at a time.
     """
-    from ..transports.conformance import KIT, bench_for, conform
+    from ..transports.conformance import KIT, PATIENCE_S, bench_for, conform
 
     if list_only:
         return list_checks(KIT, Level[level], only)
     if target is None:
         raise ConfigError("which transport? give TARGET, such as tcp://127.0.0.1:0, or --list to see the checks")
     given = {name: seconds for name, seconds in times.items() if seconds is not None}
-    for name, seconds in given.items():
-        if not 0 < seconds < math.inf:
-            option = f"--{name.removesuffix('_s')}"
-            raise ConfigError(f"{option} {seconds:g} is not allowed: give a finite number of seconds above 0")
-    with asked(json_path):
-        bench = bench_for(target, thorough=not fast, **given)
+    patience_s = patience_s or PATIENCE_S
+    with asked(json_path, patience_s) as show:
+        bench = bench_for(target, thorough=not fast, patience_s=patience_s, **given)
         # A kit provokes faults; what the library logs about them is no news to whoever reads the outcomes.
         logging.getLogger("paceline").addHandler(logging.NullHandler())
-        return show_report(conform(bench, level=Level[level], only=only, on_outcome=show_outcome), json_path)
+        return show_report(conform(bench, level=Level[level], only=only, on_outcome=show), json_path)
 
 
 def list_checks(kit: Kit[Any], level: Level, only: Sequence[str] = ()) -> int:

@@ -9,7 +9,7 @@ import click
 
 from ..core.conformance import Level
 from ..core.errors import ConfigError
-from .command_conform import KIT_OPTIONS, asked, list_checks, show_outcome, show_report
+from .command_conform import KIT_OPTIONS, asked, list_checks, show_report
 from .extras import needing
 
 __all__ = ["averager", "policy"]
@@ -23,21 +23,22 @@ __all__ = ["averager", "policy"]
                                                 "threads. For an averager that averages in place.")
 @click.argument("name", required=False)
 def averager(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, over: str | None,
-             processes: bool, name: str | None) -> int:  # fmt: skip
+             processes: bool, patience_s: float | None, name: str | None) -> int:  # fmt: skip
     """Check the averager NAME.
 
     It is that of an installed one, or module:class if it is not installed.
     """
     with needing("torch"):
-        from .conformance import KIT, averager_named, check_averager
+        from .conformance import CHECK_S, KIT, averager_named, check_averager
 
     if list_only:
         return list_checks(KIT, Level[level], only)
     if name is None:
         raise ConfigError("which averager? give NAME, such as star, or --list to see the checks")
-    with asked(json_path):
-        report = check_averager(averager_named(name), target=name, level=Level[level], only=only,
-                                on_outcome=show_outcome, over=over, processes=processes)  # fmt: skip
+    check_s = patience_s or CHECK_S
+    with asked(json_path, check_s) as show:
+        report = check_averager(averager_named(name), target=name, level=Level[level], only=only, on_outcome=show,
+                                over=over, processes=processes, check_s=check_s)  # fmt: skip
         return show_report(report, json_path)
 
 
@@ -51,19 +52,21 @@ def averager(level: str, only: Sequence[str], json_path: Path | None, list_only:
 )
 @click.argument("target", metavar="NAME", required=False)
 def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, kind: str,
-           target: str | None) -> int:  # fmt: skip
+           patience_s: float | None, target: str | None) -> int:  # fmt: skip
     """Check the policy NAME.
 
     It is one that ships, by its name in the configuration (guards level, growth, none; cadences sync, cadence, async;
     detectors learned, fixed), or what module:factory makes. A class is a factory.
     """
+    from ..core.conformance import PATIENCE_S
     from ..core.conformance.policies import KITS, check_policy, policy_named
 
     if list_only:
         return list_checks(KITS[kind], Level[level], only)
     if target is None:
         raise ConfigError("which policy? give NAME, such as level or mypackage:MyGuard, or --list to see the checks")
-    with asked(json_path):
+    patience_s = patience_s or PATIENCE_S
+    with asked(json_path, patience_s) as show:
         report = check_policy(kind, policy_named(kind, target), target=target, level=Level[level], only=only,
-                              on_outcome=show_outcome)  # fmt: skip
+                              on_outcome=show, patience_s=patience_s)  # fmt: skip
         return show_report(report, json_path)

@@ -11,6 +11,7 @@ policies are on the floor of core, and what makes tests of them is `pytest_polic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from ..core.conformance import Kit, Level, Report, Status
 from ..core.errors import ConfigError
 
-__all__ = ["Asked", "Judge", "kit_tests", "option"]
+__all__ = ["Asked", "Judge", "kit_tests", "option", "patience"]
 
 Judge = Callable[[str], Report]
 """Runs the one check of this id and reports."""
@@ -33,6 +34,14 @@ def option(config: pytest.Config, name: str, example: str) -> str:
     if given is None:
         raise ConfigError(f"what is to be checked? give {name}, such as {name} {example}")
     return given
+
+
+def patience(config: pytest.Config, usual_s: float) -> float:
+    """How long a check may take: what the session was given, or what is usual. `ConfigError` if that is no time."""
+    given = config.getoption("--patience")
+    if given is not None and not 0 < given < math.inf:
+        raise ConfigError(f"--patience {given:g} is not allowed: give a finite number of seconds above 0")
+    return usual_s if given is None else given
 
 
 def kit_tests(asked: Asked) -> tuple[Callable[[pytest.Metafunc], None], Callable[[Judge, str], None]]:

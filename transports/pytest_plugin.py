@@ -39,6 +39,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """For each package or module of checks its options, as `argparse` takes them."""
 
+PATIENCE = {"type": float, "metavar": "SECONDS", "help": "after this a check is taken to hang, and has failed"}
 LEVEL = {"default": "L3", "choices": ["L0", "L1", "L2", "L3"], "help": "how deep to check"}
 
 
@@ -53,3 +54,4 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
     for option, described in (each for name in asked for each in OPTIONS[name].items()):
         group.addoption(option, **described)
     group.addoption("--level", **LEVEL)
+    group.addoption("--patience", **PATIENCE)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ..core.conformance import Kit
+from ..core.conformance import PATIENCE_S, Kit
 from ..core.conformance.policies import KITS, check_policy, policy_named
-from .pytest_kit import Judge, kit_tests, option
+from .pytest_kit import Judge, kit_tests, option, patience
 
 __all__: list[str] = []
 
@@ -20,7 +20,8 @@ def _asked(config: pytest.Config) -> tuple[Kit[Any], Judge]:
     target = option(config, "--policy", "mypackage:MyGuard")
     kind = option(config, "--kind", "guard")
     make = policy_named(kind, target)
-    return KITS[kind], lambda check: check_policy(kind, make, target=target, only=[check])
+    patience_s = patience(config, PATIENCE_S)
+    return KITS[kind], lambda check: check_policy(kind, make, target=target, only=[check], patience_s=patience_s)
 
 
 pytest_generate_tests, test_policy = kit_tests(_asked)

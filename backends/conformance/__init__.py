@@ -12,10 +12,11 @@ The checks need numpy; one of them torch, and says so where it is missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
-from ...core.conformance import Level, Outcome, Report, run_kit
+from ...core.conformance import Level, Outcome, Report, Stuck, ended, run_kit
 from ...core.conformance.named import named
 from ...core.errors import ConfigError
 from ..averager import Averager, find_averager, known_averagers
@@ -25,7 +26,10 @@ from .hosts import hosting
 from .kit import KIT, Subject, capabilities_of
 from .wire import wired
 
-__all__ = ["KIT", "Subject", "averager_named", "check_averager", "claims_of", "ensure_suits"]
+__all__ = ["CHECK_S", "KIT", "Subject", "averager_named", "check_averager", "claims_of", "ensure_suits"]
+
+CHECK_S = 120.0
+"""The seconds that a check may take, where nothing else is said: over a slow wire, among many processes, too."""
 
 CHECKED = (contract, sums, faults, in_place, in_place_faults)
 """The modules that hold the checks; importing them fills the kit."""
@@ -40,9 +44,12 @@ def averager_named(name: str) -> Any:
     return named(name, "averager") if ":" in name else find_averager(name)
 
 
-def claims_of(make: Callable[..., Any]) -> dict[str, bool]:
-    """For each capability of the kit whether the averager claims it."""
-    able = capabilities_of(make)
+def claims_of(make: Callable[..., Any], check_s: float = CHECK_S) -> dict[str, bool]:
+    """For each capability of the kit whether the averager claims it; of one that is not made in `check_s` nothing is
+    known, and it is judged as one that ships."""
+    able: object = None
+    with suppress(Stuck):
+        able = ended(partial(capabilities_of, make), check_s)
     claims = {name: bool(getattr(able, name, False)) for name in ("in_place", "abortable", "needs_session")}
     return {**claims, "ships": not claims["in_place"]}
 
@@ -65,6 +72,7 @@ def check_averager(
     patience_s: float = 10.0,
     over: str | None = None,
     processes: bool = False,
+    check_s: float = CHECK_S,
 ) -> Report:
     """Judge an averager: its class, or whatever makes one from `(schema, *, gamma, digest)`; if it averages in place,
     from `(schema, live, *, gamma)`.
@@ -79,20 +87,23 @@ def check_averager(
             open, they are handed over in memory. For an averager that ships.
         processes: whether each rank lives in a process of its own, and may be killed; else ranks are threads. For one
             that averages in place, which a process finds by `target` (an installed name, or `module:class`).
+        check_s: a check that has not ended after that has failed, and those after it are not made. Whatever the
+            averager does, all of it ends within twice that, and the time of what was made before.
 
     Raises:
         ConfigError: `only` names no check; `over` or `processes` is for the other kind of averager; `over` names no
             transport.
         TransportError: nobody can listen at `over`.
     """
-    claims = claims_of(make)
+    claims = claims_of(make, check_s)
     name = target or str(getattr(make, "name", getattr(make, "__name__", "averager")))
     ensure_suits(name, claims, over, processes)
     shown = " ".join([name, *(["--over", over] if over else []), *(["--processes"] if processes else [])])
     with ExitStack() as held:
         wire = None if over is None else held.enter_context(wired(over, patience_s))
-        hosts = held.enter_context(hosting(name)) if processes else None
+        hosts = held.enter_context(hosting(name, check_s / 2)) if processes else None
         return run_kit(
             KIT, Subject(make, claims["in_place"], patience_s, wire, hosts), target=shown, claims=claims, level=level,
-            only=only, on_outcome=on_outcome, rerun=f"paceline conform averager {shown} --check {{}}".format,
+            patience_s=check_s, only=only, on_outcome=on_outcome,
+            rerun=f"paceline conform averager {shown} --check {{}}".format,
         )  # fmt: skip

@@ -170,10 +170,15 @@ def what_is_sent_tiles_the_layout(subject: Subject) -> None:
 
 @KIT.check("A106", Level.L1, doc=f"{GUIDE}#the-result", within="ships")
 def the_digest_names_the_bits(subject: Subject) -> None:
-    """The digest is the first half of the SHA-256 of the consensus as delivered, and absent where it is off (C-18)."""
-    averager, reduced = subject.cycle(SHIPS)
-    due = hashlib.sha256(averager.consensus or b"").digest()[:16]
-    ensure(reduced.digest == due, f"the digest is {reduced.digest!r} where {due!r} is due")
+    """The digest is the first half of the SHA-256 of the consensus as delivered, in every cycle, and absent where it is
+    off (C-18)."""
+    averager = subject.fresh()
+    for cycle in (3, 4):
+        ships = {rank: Ship(ship.steps, random_flat(cycle + rank)) for rank, ship in SHIPS.items()}
+        _, reduced = subject.cycle(ships, averager=averager, key=key_of(cycle))
+        due = hashlib.sha256(averager.consensus or b"").digest()[:16]
+        ensure(reduced.digest == due, f"the digest of cycle {cycle} is {reduced.digest!r} where {due!r} is due")
+        averager.close(CloseRound(key_of(cycle)))
     silent = subject.fresh(digest=False)
     _, reduced = subject.cycle(SHIPS, averager=silent)
     ensure(reduced.digest is None, f"the digest is off, and it is {reduced.digest!r}")

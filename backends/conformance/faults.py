@@ -110,19 +110,24 @@ def a_second_contribution_changes_nothing(subject: Subject) -> None:
 
 @KIT.check("A305", Level.L3, doc=f"{GUIDE}#foreign-frames", within="ships")
 def frames_of_other_rounds_are_let_through(subject: Subject) -> None:
-    """Headers and blocks of another generation, cycle, attempt or life are read and forgotten, at any moment (R-1)."""
+    """Headers and blocks of another generation, cycle, attempt or life, older or newer, are read and forgotten, at any
+    moment (R-1)."""
+    now = attrs.evolve(KEY, generation=2)
     data = bytearray(random_flat(6))
-    block, _ = next(FlatLayout.riding(SCHEMA).cut(memoryview(data), KEY, 0, 0, 1))
-    head = header(SCHEMA, 0, 9, NBYTES)
-    frames: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
-        ({"generation": 2}, {"key": attrs.evolve(KEY, generation=2)}), ({"cycle": 2}, {"key": key_of(2)}),
-        ({"attempt": 1}, {"attempt": 1}), ({"incarnation": 2}, {"incarnation": 2}),
-    )  # fmt: skip
+    block, _ = next(FlatLayout.riding(SCHEMA).cut(memoryview(data), now, 1, 0, 1))
+    head = header(SCHEMA, 0, 9, NBYTES, key=now, attempt=1)
+    frames: list[tuple[dict[str, Any], dict[str, Any]]] = [({"incarnation": 2}, {"incarnation": 2})]
+    for off in (-1, 1):
+        frames += [
+            ({"generation": 2 + off}, {"key": attrs.evolve(now, generation=2 + off)}),
+            ({"cycle": now.cycle + off}, {"key": attrs.evolve(now, cycle=now.cycle + off)}),
+            ({"attempt": 1 + off}, {"attempt": 1 + off}),
+        ]
     for of_header, of_block in frames:
         for moment in range(4):
             averager = subject.fresh()
-            averager.open(opened(GOOD))
-            cohort = Cohort(SCHEMA, averager, GOOD)
+            averager.open(opened(GOOD, key=now, attempt=1))
+            cohort = Cohort(SCHEMA, averager, GOOD, now, attempt=1)
             for _ in range(moment):
                 cohort.act(0)
             stale, frame = attrs.evolve(head, **of_header), attrs.evolve(block, **of_block)

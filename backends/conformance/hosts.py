@@ -23,6 +23,7 @@ from typing import Any
 
 import attrs
 
+from ...core.conformance import CheckFailed
 from ...core.errors import TransportError
 from ...core.schema import Schema
 
@@ -43,7 +44,8 @@ class _Answer:
 class _Host:
     """One process, and the calls that are under way in it."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, limit_s: float) -> None:
+        self._limit_s = limit_s
         self._pipe, far = Pipe()
         path = os.pathsep.join(entry for entry in sys.path if entry)
         with far:
@@ -77,8 +79,9 @@ class _Host:
         """It lives, and nothing is under way in it."""
         return not self._gone and not self._answers
 
-    def call(self, *words: Any) -> Any:
-        """What the call gives, or raises there; `TransportError` if the process ends before."""
+    def call(self, name: str, *words: Any) -> Any:
+        """What the call gives, or raises there; `TransportError` if the process ends before, `CheckFailed` if it does
+        not come back."""
         answer = _Answer()
         with self._lock:
             if self._gone:
@@ -86,8 +89,9 @@ class _Host:
             number = next(self._numbers)
             self._answers[number] = answer
             with suppress(OSError):  # then it is gone, and whoever listens will say so
-                self._pipe.send((number, *words))
-        answer.there.wait()
+                self._pipe.send((number, name, *words))
+        if not answer.there.wait(self._limit_s):
+            raise CheckFailed(f"{name} of a rank in a process of its own did not come back within {self._limit_s:g} s")
         if answer.raised is not None:
             raise answer.raised
         return answer.found
@@ -111,17 +115,19 @@ class Remote:
 
 
 class Hosts:
-    """Processes for the averager `target`, an installed name or `module:class`."""
+    """Processes for the averager `target`, an installed name or `module:class`. A call that takes `limit_s` is taken to
+    hang there."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, limit_s: float) -> None:
         self._target = target
+        self._limit_s = limit_s
         self._free: list[_Host] = []
         self._all: list[_Host] = []
 
     def rank(self, schema: Schema, state: bytes, margin: int, gamma: float) -> tuple[Any, memoryview]:
         """A rank that begins with this state, and the memory that holds it, with a margin of zeros on either side."""
         size = len(state) + 2 * margin
-        host = self._free.pop() if self._free else _Host(self._target)
+        host = self._free.pop() if self._free else _Host(self._target, self._limit_s)
         if host not in self._all:
             self._all.append(host)
         with tempfile.NamedTemporaryFile() as file:
@@ -145,9 +151,9 @@ class Hosts:
 
 
 @contextmanager
-def hosting(target: str) -> Iterator[Hosts]:
+def hosting(target: str, limit_s: float) -> Iterator[Hosts]:
     """Hosts that end with the block."""
-    hosts = Hosts(target)
+    hosts = Hosts(target, limit_s)
     try:
         yield hosts
     finally:

@@ -10,6 +10,8 @@ loop nor what a plug-in is.
 - **Capabilities** are declared and checked both ways. A claimed one is tested. One that is not claimed must fail in the
   documented way, where its check says what that way is, and is reported as not claimed in any case: nothing is skipped
   in silence.
+- A call that **never comes back** ends no kit: each check has a limit of time, and one that does not end in it has
+  failed, in the name of the call.
 - The **report** has one outcome for each check, and is the same on every machine.
 
     kit: Kit[Codec] = Kit(name="codecs", version=1, capabilities={"lossless": "every value survives a round trip"})
@@ -25,11 +27,13 @@ loop nor what a plug-in is.
 from __future__ import annotations
 
 from .kit import Check, CheckFailed, Kit, Level, NotChecked, accepting, ensure, raising
+from .limit import Stuck, ended
 from .report import OUTCOME_FIELDS, REPORT_FIELDS, Outcome, Report, Status
-from .runner import Run, run_check, run_kit
+from .runner import PATIENCE_S, Run, run_check, run_kit
 
 __all__ = [
     "OUTCOME_FIELDS",
+    "PATIENCE_S",
     "REPORT_FIELDS",
     "Check",
     "CheckFailed",
@@ -40,7 +44,9 @@ __all__ = [
     "Report",
     "Run",
     "Status",
+    "Stuck",
     "accepting",
+    "ended",
     "ensure",
     "raising",
     "run_check",

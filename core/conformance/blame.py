@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-__all__ = ["leaves", "place_of", "said"]
+import attrs
+
+__all__ = ["Standing", "leaves", "place_of", "said", "standing", "waiting"]
 
 OURS = ("paceline", "trio", "outcome")
 """Packages through which a check reaches a plug-in."""
@@ -32,20 +34,62 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" + (f", in {place}" if place else "")
 
 
+@attrs.frozen
+class Standing:
+    """Where a thread is: the outermost `call` of the plug-in that has not come back, and the `place` inside it."""
+
+    call: str
+    place: str
+
+
 def place_of(error: BaseException) -> str:
     """The innermost function of the plug-in that an exception went through, as `dial (pigeon.py:21)`; empty where it
     went through none. The plug-in is the first package on the way that is neither one of `OURS` nor of `STDLIB`."""
-    plugin, place, step = None, "", error.__traceback__
+    found = _of_plugin(_steps(error.__traceback__))
+    return found.place if found else ""
+
+
+def standing(frame: types.FrameType) -> Standing:
+    """Where a thread whose innermost frame this is stands in the plug-in; in the check, where it is not in there."""
+    frames: list[types.FrameType] = []
+    inner: types.FrameType | None = frame
+    while inner is not None:
+        frames.append(inner)
+        inner = inner.f_back
+    return _of_plugin((each, each.f_lineno) for each in reversed(frames)) or _stands([(frame, frame.f_lineno)])
+
+
+def waiting(frames: Iterable[tuple[types.FrameType, int]]) -> str:
+    """The place in the plug-in at which a task waits whose frames these are, from the outermost on; empty if it is not
+    in there."""
+    found = _of_plugin(frames)
+    return found.place if found else ""
+
+
+def _steps(step: types.TracebackType | None) -> Iterator[tuple[types.FrameType, int]]:
     while step is not None:
-        frame: types.FrameType = step.tb_frame
+        yield step.tb_frame, step.tb_lineno
+        step = step.tb_next
+
+
+def _of_plugin(steps: Iterable[tuple[types.FrameType, int]]) -> Standing | None:
+    """The first and the last function of the plug-in on the way, from the outermost to the innermost; None where the
+    way leads through none."""
+    plugin, inside = None, []
+    for frame, line in steps:
         root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        path = frame.f_code.co_filename.replace("\\", "/")
-        if plugin is None and root not in OURS and not _is_stdlib(path):
+        if plugin is None and root not in OURS and not _is_stdlib(frame.f_code.co_filename.replace("\\", "/")):
             plugin = root
         if plugin == root:
-            place = f"{frame.f_code.co_name} ({path.rpartition('/')[2]}:{step.tb_lineno})"
-        step = step.tb_next
-    return place
+            inside.append((frame, line))
+    return _stands(inside) if inside else None
+
+
+def _stands(inside: list[tuple[types.FrameType, int]]) -> Standing:
+    (first, _), (last, line) = inside[0], inside[-1]
+    file = last.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
+    call = first.f_code.co_qualname.rpartition("<locals>.")[2]
+    return Standing(call, f"{last.f_code.co_name} ({file}:{line})")
 
 
 def _is_stdlib(path: str) -> bool:

@@ -157,17 +157,20 @@ def ensure(condition: bool, text: str) -> None:
 @contextmanager
 def raising(
     kind: type[Exception] | tuple[type[Exception], ...], what: str, *, naming: Sequence[str] = ()
-) -> Iterator[None]:
-    """The block must raise an exception of this kind whose text has every one of the `naming` in it.
+) -> Iterator[list[Exception]]:
+    """The block must raise an exception of this kind whose text has every one of the `naming` in it. What it raised is
+    then in the list.
 
     `what` is the subject of the sentence when it does not, such as "a dial to nobody".
     """
     due = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
+    raised: list[Exception] = []
     try:
-        yield
+        yield raised
     except CheckFailed:
         raise
     except kind as error:
+        raised.append(error)
         for word in naming:
             if word not in str(error):
                 raise CheckFailed(

@@ -1,7 +1,8 @@
 """Runs checks one after the other and turns whatever they raise into outcomes.
 
 A check may be a coroutine function; how such a function is run is the caller's, who passes `run`: `trio.run` under a
-limit of time, for instance. Only `Exception` is an outcome. What ends a program, such as an interrupt, ends the run.
+limit of time, for instance. Any other has `patience_s`, and is given up after it (`limit`). Only `Exception` is an
+outcome. What ends a program, such as an interrupt, ends the run.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from ..errors import ConfigError
+from ..errors import ConfigError, LocalProtocolError
 from .blame import leaves, said
 from .kit import Body, Check, CheckFailed, Kit, Level, NotChecked, Subject
+from .limit import Stuck, ended
 from .report import Outcome, Report, Status
 
-__all__ = ["Run", "run_check", "run_kit"]
+__all__ = ["PATIENCE_S", "Run", "run_check", "run_kit"]
+
+PATIENCE_S = 60.0
+"""The seconds that a check may take, where nothing else is said: many times what any of ours needs."""
 
 Run = Callable[[Callable[[], Awaitable[object]]], object]
 """Runs a coroutine function without arguments to its end and lets its exceptions out."""
@@ -31,6 +36,7 @@ def run_kit(
     target: str,
     claims: Mapping[str, bool],
     run: Run | None = None,
+    patience_s: float = PATIENCE_S,
     level: Level = Level.L3,
     only: Sequence[str] = (),
     rerun: Rerun = str,
@@ -38,14 +44,15 @@ def run_kit(
 ) -> Report:
     """Run the checks up to `level`, or those that `only` names, and report.
 
-    A plug-in that fails at L0, or at a check that is a gate, cannot be judged further: the checks after it are then
-    reported as not checked.
+    A plug-in that fails at L0, or at a check that is a gate, or never comes back from a call, cannot be judged
+    further: the checks after it are then reported as not checked.
 
     Args:
         subject: what the bodies of the checks take.
         target: what the report calls it.
         claims: for each capability of the kit whether the plug-in claims it.
         run: runs the bodies that are coroutine functions; needed if there are any.
+        patience_s: the seconds after which a body that is none is taken to hang.
         rerun: gives the command that runs one check alone.
         on_outcome: called after each check, for a display.
 
@@ -59,55 +66,67 @@ def run_kit(
         )
     outcomes: list[Outcome] = []
     shut: Outcome | None = None
+    hung = False
     for check in kit.select(level=level, only=only):
-        if shut is not None and check.level > Level.L0:
+        stuck = False
+        if shut is not None and (hung or check.level > Level.L0):
             outcome = _outcome(check, Status.NOT_CHECKED, f"{shut.id} failed: repair that first", rerun)
         elif check.within is not None and not claims[check.within]:
             outcome = _outcome(check, Status.NOT_CLAIMED, f"{check.within} is not claimed", rerun)
         else:
-            outcome = run_check(
-                check, subject, claimed=check.needs is None or claims[check.needs], run=run, rerun=rerun
-            )
+            claimed = check.needs is None or claims[check.needs]
+            outcome, stuck = _checked(check, subject, claimed, run, rerun, patience_s)
         outcomes.append(outcome)
-        if not outcome.ok and shut is None and (check.gate or check.level is Level.L0):
+        hung |= stuck
+        if not outcome.ok and shut is None and (stuck or check.gate or check.level is Level.L0):
             shut = outcome
         if on_outcome is not None:
             on_outcome(outcome)
     return Report(
-        kit=kit.name,
-        kit_version=kit.version,
-        target=target,
-        level=level,
-        claims=dict(claims),
+        kit=kit.name, kit_version=kit.version, target=target, level=level, claims=dict(claims),
         outcomes=tuple(outcomes),
-    )
+    )  # fmt: skip
 
 
 def run_check(
-    check: Check[Subject], subject: Subject, *, claimed: bool = True, run: Run | None = None, rerun: Rerun = str
+    check: Check[Subject],
+    subject: Subject,
+    *,
+    claimed: bool = True,
+    run: Run | None = None,
+    rerun: Rerun = str,
+    patience_s: float = PATIENCE_S,
 ) -> Outcome:
     """Run one check. `claimed` is whether the plug-in has the capability that the check needs."""
-    if claimed:
-        return _outcome(check, *_verdict(check.body, subject, run), rerun)
-    if check.unclaimed is None:
-        return _outcome(check, Status.NOT_CLAIMED, f"{check.needs} is not claimed", rerun)
-    status, message = _verdict(check.unclaimed, subject, run)
-    if status is Status.PASSED:
-        return _outcome(check, Status.NOT_CLAIMED, f"{check.needs} is not claimed, and lacks as documented", rerun)
-    return _outcome(check, status, f"{check.needs} is not claimed: {message}", rerun)
+    return _checked(check, subject, claimed, run, rerun, patience_s)[0]
 
 
-def _verdict(body: Body[Subject], subject: Subject, run: Run | None) -> tuple[Status, str]:
+def _checked(
+    check: Check[Subject], subject: Subject, claimed: bool, run: Run | None, rerun: Rerun, patience_s: float
+) -> tuple[Outcome, bool]:
+    """The outcome, and whether the plug-in did not come back."""
+    if not claimed and check.unclaimed is None:
+        return _outcome(check, Status.NOT_CLAIMED, f"{check.needs} is not claimed", rerun), False
+    raised = _raised(check.body if claimed or check.unclaimed is None else check.unclaimed, subject, run, patience_s)
+    status, message = (Status.PASSED, "") if raised is None else _judge(raised)
+    if not claimed and status is Status.PASSED:
+        status, message = Status.NOT_CLAIMED, f"{check.needs} is not claimed, and lacks as documented"
+    elif not claimed:
+        message = f"{check.needs} is not claimed: {message}"
+    return _outcome(check, status, message, rerun), isinstance(raised, Stuck)
+
+
+def _raised(body: Body[Subject], subject: Subject, run: Run | None, patience_s: float) -> Exception | None:
     try:
         if inspect.iscoroutinefunction(body):
             if run is None:
-                return Status.ERROR, "this check is a coroutine function, and nothing was given that runs those"
+                raise LocalProtocolError("this check is a coroutine function, and nothing was given that runs those")
             run(functools.partial(body, subject))
         else:
-            body(subject)
+            ended(functools.partial(body, subject), patience_s)
     except Exception as error:
-        return _judge(error)
-    return Status.PASSED, ""
+        return error
+    return None
 
 
 def _judge(error: Exception) -> tuple[Status, str]:

@@ -83,6 +83,7 @@ def test_what_fails_ends_with_1_and_says_why_where_and_how_to_see_it_again() -> 
         (("memory://command", "--check", "T999"), "no check 'T999'"),
         (("no_such_module:Transport@memory://x",), "transport 'no_such_module:Transport' cannot be loaded"),
         (("json:loadz@memory://x",), "near to it are load"),
+        (("memory://command", "--patience", "nan"), "--patience nan is not allowed: give a finite number of seconds"),
         (("memory://command", "--evidence", "0"), "--evidence 0 is not allowed: give a finite number of seconds"),
         (("memory://command", "--json", "/nowhere/at/all.json"), "there is no directory /nowhere/at; make it first"),
         (("memory://command", "--json", "/"), "--json / is a directory; give the name of a file"),
@@ -102,7 +103,8 @@ def test_a_transport_that_cannot_be_made_fails_at_the_door_and_is_judged_no_furt
 
     assert code == 1
     assert "OSError: the device is not there" in text
-    assert len(re.findall(r"L1 not checked", text)) == sum(check.level is Level.L1 for check in KIT.checks)
+    assert len(re.findall(r"L1 not checked", text)) == 1, "what shuts the rest is said once"
+    assert f"\n{1 + sum(check.level is Level.L1 for check in KIT.checks)} not checked" in text
 
 
 def test_a_report_that_could_not_be_written_is_told_before_any_check(tmp_path: Path) -> None:
@@ -129,7 +131,8 @@ def test_one_that_carries_no_message_is_told_where_it_waits_and_is_judged_no_fur
 
     assert code == 1
     assert "the arrival of its channel at the handler, did not end within 0.3 s" in text
-    assert text.count("T101 failed: repair that first") == sum(check.level is Level.L1 for check in KIT.checks) - 1
+    assert text.count("T101 failed: repair that first") == 1
+    assert f" {sum(check.level is Level.L1 for check in KIT.checks)} not checked" in text, "T001 is the other one"
 
 
 class Slow(MemoryTransport):
@@ -144,6 +147,39 @@ def test_a_wait_is_told_with_its_line() -> None:
 
     assert code == 1
     assert re.search(r"did not end within 0.1 s; what waited was dial \(test_conform_command.py:\d+\)", text)
+
+
+def test_a_call_that_hangs_ends_with_1_and_its_name(tmp_path: Path) -> None:
+    """In the time that the command was given, and the report says so, too."""
+    report = tmp_path / "report.json"
+    words = ["conform", "policy", "conformance.broken_policies.guards:LoopsInObserve", "--kind", "guard", "--patience",
+             "0.3", "--json", str(report)]  # fmt: skip
+    done = CliRunner().invoke(cli, words, standalone_mode=False)
+    assert done.return_value == 1, done.output
+    assert "P111 L1 FAILED" in done.output and "LoopsInObserve.observe did not come back, and was in" in done.output
+    assert [each["id"] for each in json.loads(report.read_text())["outcomes"] if each["status"] == "failed"] == ["P111"]
+
+
+HOLDS = """
+import itertools, sys
+from paceline.backends import cli, command_conform
+from paceline.core.guard import LevelGuard
+
+class Holds(LevelGuard):
+    def observe(self, cycle):
+        return max(itertools.count())
+
+command_conform.HELD_S = 0.2
+sys.argv = ["paceline", *"conform policy __main__:Holds --kind guard --check P111 --patience 0.2".split()]
+cli.main()
+"""
+
+
+def test_a_call_that_holds_the_interpreter_itself_ends_the_command() -> None:
+    """No thread sees the time any more; whoever started the command still gets it back, with the line."""
+    done = subprocess.run([sys.executable, "-c", HOLDS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "in observe" in done.stderr and "in a_guard_answers_everything" in done.stderr
 
 
 # --- the pytest plug-in
@@ -198,6 +234,24 @@ def test_how_a_check_ends_as_a_test(status: Status, raised: type[BaseException] 
     with pytest.raises(raised) as seen:
         test(lambda check: report, "T101")
     assert text in str(seen.value)
+
+
+def test_a_call_that_hangs_is_one_failed_test(tmp_path: Path) -> None:
+    """In the time that the session was given, and the others are run."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "mine.py").write_text(
+        "from paceline.core.guard import LevelGuard\n\n"
+        "class Loops(LevelGuard):\n"
+        "    def saved(self):\n"
+        "        while True:\n"
+        "            pass\n"
+    )
+    done = run_pytest(tmp_path, "--pyargs", "paceline.transports.pytest_policies", "--kind", "guard", "--policy",
+                      "mine:Loops", "--patience", "0.3", "-k", "P113 or P121")  # fmt: skip
+
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+    assert "Loops.saved did not come back, and was in saved (mine.py:5)" in done.stdout
 
 
 def test_what_cannot_be_checked_is_one_line_and_no_traceback(tmp_path: Path) -> None:
@@ -267,4 +321,5 @@ def test_kits_and_examples_ask_for_nothing_private() -> None:
     private = {f"{file.parent.name}/{file.name}: {name}" for file in PUBLIC_ONLY for name in private_in(file)}
 
     ends = {"conformance/peer.py: _exit", "conformance/host.py: _exit"}
-    assert private == ends, "os._exit is how a process ends without a word"
+    assert private - ends == {"conformance/limit.py: _current_frames"}, "sys tells where another thread stands"
+    assert ends <= private, "os._exit is how a process ends without a word"

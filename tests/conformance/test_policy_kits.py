@@ -4,7 +4,11 @@ B-2 to B-17, B-30 to B-34, G-9, M-11, C-13; I35, I61, I62, I64."""
 from __future__ import annotations
 
 import json
+import re
 import runpy
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from paceline.backends.cli import cli
 from paceline.core.cadence import Balancer
 from paceline.core.cadence_inputs import WindowReport
 from paceline.core.config import GUARD_NAMES, POLICIES, Config
+from paceline.core.conformance import Status
 from paceline.core.conformance.policies import SHIPPED, check_policy, liveness, policy_named
 from paceline.core.coordinator import Coordinator
 from paceline.core.detector import Learned, Limits, judged
@@ -25,6 +30,7 @@ from paceline.core.policies import Policies
 from paceline.core.simulation import Setup, World
 from paceline.core.simulation.simulator import simulate
 
+from conformance.broken_policies import detectors, guards
 from conformance.broken_policies.table import FOLDERS
 from conformance.caught import ensure_caught
 
@@ -52,8 +58,71 @@ def test_every_name_of_the_configuration_is_one_of_the_kits() -> None:
                          ids=[f"{check}-{each.__name__}" for _, check, each in BROKEN])  # fmt: skip
 def test_a_broken_policy_is_caught_by_its_check(kind: str, check: str, broken: type) -> None:
     """A net with holes is none."""
-    (outcome,) = check_policy(kind, broken, only=[check]).outcomes
+    patience_s = getattr(broken, "patience_s", 60.0)
+    (outcome,) = check_policy(kind, broken, only=[check], patience_s=patience_s).outcomes
     ensure_caught(outcome)
+    assert ("did not end within" in outcome.message) == (patience_s < 60.0), outcome.message
+
+
+def test_a_policy_that_hangs_is_told_by_its_call_and_judged_no_further() -> None:
+    """However many checks would wait for it, one does; the claims are not asked twice."""
+    report = check_policy("guard", guards.LoopsInObserve, patience_s=0.3)
+    (failed,) = (each for each in report.outcomes if not each.ok)
+    assert failed.id == "P111" and re.fullmatch(
+        r"the check did not end within 0.3 s: LoopsInObserve.observe did not come back, and was in "
+        r"_with_norms \(guards.py:\d+\)", failed.message
+    ), failed.message  # fmt: skip
+    left = [each.message for each in report.outcomes if each.status is Status.NOT_CHECKED]
+    assert left == ["P111 failed: repair that first"] * 8
+
+
+def test_a_kit_ends_on_any_thread_and_leaves_none() -> None:
+    """What loops is ended, not left to burn beside the tests that follow."""
+    before = set(threading.enumerate())
+    found: list[Any] = []
+
+    def judge() -> None:
+        found.append(check_policy("detector", detectors.LoopsOverNothing, only=["P311"], patience_s=0.3))
+
+    caller = threading.Thread(target=judge)
+    caller.start()
+    caller.join()
+    assert not found[0].ok
+    assert set(threading.enumerate()) <= before
+
+
+BLOCKED = """
+import sys, threading
+from paceline.core.conformance.limit import Stuck, ended
+
+lock = threading.Lock()
+lock.acquire()
+try:
+    ended(lock.acquire, 0.1)
+except Stuck as stuck:
+    print(stuck)
+for thread in threading.enumerate():
+    if thread.name == "paceline limit":
+        thread.join()
+
+def trace(frame, event, argument):
+    return trace
+
+def work():
+    for _ in range(1000):
+        pass
+
+sys.settrace(trace)
+work()
+print("traced")
+"""
+
+
+def test_who_stays_asleep_stops_no_traced_code() -> None:
+    """An exception that waits in a sleeping thread keeps all that is traced in CPython 3.11 from getting on: a debugger,
+    a measure of coverage, the fuzzers of this very suite."""
+    found = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=60)
+    assert found.stdout.splitlines()[1:] == ["traced"] and "did not end within 0.1 s" in found.stdout, found.stderr
 
 
 def test_the_runs_of_the_kits_are_what_they_say() -> None:

@@ -11,7 +11,7 @@ import pytest
 import trio.testing
 
 from paceline.core.conformance import Check, Outcome, Status
-from paceline.transports.conformance import KIT, bench_for, conform
+from paceline.transports.conformance import KIT, bench_for, conform, kit
 
 from conformance.broken_transports import base, leaks
 from conformance.broken_transports.table import FOLDER
@@ -38,7 +38,8 @@ def verdict(made: type[base.SoundTransport], check: str, **times: float) -> Outc
     url = "tcp://127.0.0.1:0" if made.scheme == "tcp" else f"memory://{name}"
     real = check in OUTSIDE or made.scheme == "tcp"
     bench = bench_for(
-        f"{made.__module__}:{name}@{url}", thorough=False, patience_s=20.0, stranger=getattr(made, "knock", None),
+        f"{made.__module__}:{name}@{url}", thorough=False, stranger=getattr(made, "knock", None),
+        patience_s=getattr(made, "patience_s", 20.0),
         clock=None if real else functools.partial(trio.testing.MockClock, rate=1.0, autojump_threshold=0.0), **times,
     )  # fmt: skip
     (outcome,) = conform(bench, only=[check]).outcomes
@@ -49,6 +50,13 @@ def verdict(made: type[base.SoundTransport], check: str, **times: float) -> Outc
 def test_a_broken_plug_in_is_caught_by_its_check(check: str, broken: type[base.SoundTransport]) -> None:
     """A net with holes is none."""
     ensure_caught(verdict(broken, check, **SHORT))
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not clean up in this time never does."""
+    monkeypatch.setattr(kit, "GRACE_S", 0.2)
+    monkeypatch.setattr(kit, "TURN_S", 0.2)
 
 
 def test_one_that_is_declared_for_another_scheme_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,9 @@ program at the other end when a check needs a process that can be killed.
 from __future__ import annotations
 
 from . import cancellation, contract, found, lanes, leaks, load, loss, processes, strangers
-from .kit import KIT, Bench, bench_for, conform
+from .kit import KIT, PATIENCE_S, Bench, bench_for, conform
 
-__all__ = ["KIT", "Bench", "bench_for", "conform"]
+__all__ = ["KIT", "PATIENCE_S", "Bench", "bench_for", "conform"]
 
 CHECKS = (found, contract, lanes, load, cancellation, loss, processes, strangers, leaks)
 """The modules that hold the checks; importing them puts the checks into the kit."""

@@ -9,12 +9,20 @@ import trio
 
 from ...core.conformance import CheckFailed, Level, accepting, ensure, raising
 from ...core.errors import LocalProtocolError, RemoteProtocolError, TransportError
-from ...core.messages import BulkBlock, Exiting
+from ...core.messages import Batch, BulkBlock, Exiting, Metrics, SessionIdGenerated
 from ..api import Channel, Listener
 from .kit import KIT, PAGE, Bench, due, within
 from .stage import Flood, Landing, beacon, block, every_call, exchange, heartbeat, meet, pair, pattern, quiet
 
 __all__: list[str] = []
+
+TELLING = (
+    Batch(cycle=2**40, plan_id=0, step_count=1, samples=2**31, batch_ms=0.1, data_ms=1e-300, batch_loss=-1.5e300),
+    Metrics(cycle=1, plan_ids=(3, 1, 2), epoch=0, batches=1, samples=1, epoch_ms=1 / 3, share_complete_ms=0.0,
+            compute_only_ms=2.0**-1074, data_starve_ms=1.0, scalars={"loss/ü": (0.1, 3), "": (-0.0, 0)}, resources={}),
+    SessionIdGenerated(session_id=2**40, uid=bytes(range(256))),
+)  # fmt: skip
+"""Reports in which a field shows that is rounded, cut, re-ordered, or left out because it is nothing."""
 
 ADDRESSES = f"{PAGE}#addresses"
 LISTENER = f"{PAGE}#the-listener"
@@ -255,7 +263,8 @@ async def a_block_without_a_place_ends_its_channel(bench: Bench) -> None:
 
 @KIT.check("T115", Level.L1, doc=CHANNEL)
 async def messages_come_as_they_were(bench: Bench) -> None:
-    """A message is received with every field as it was sent: large and small numbers, text of any script, nothing."""
+    """A message is received with every field as it was sent: large and small numbers, fractions, bytes, maps, text of
+    any script, nothing."""
     texts = ("", "done", "außer Tritt, 時間, 🚲", "x" * 900_000)
     async with pair(bench) as (rank, coordinator):
         for text in texts:
@@ -263,3 +272,7 @@ async def messages_come_as_they_were(bench: Bench) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(rank.send, message)
                 ensure(await coordinator.receive() == message, f"Exiting with a reason of {len(text)} letters changed")
+        for told in TELLING:
+            await rank.send(told)
+            came = await coordinator.receive()
+            ensure(came == told, f"{told} came as {came}")

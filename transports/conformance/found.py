@@ -21,9 +21,11 @@ def found_by_its_scheme(bench: Bench) -> None:
     if not bench.registered:
         raise NotChecked("it was given as a factory, so no entry point was looked for")
     scheme = bench.target.partition("://")[0]
+    known = known_schemes()
     ensure(
-        scheme in known_schemes(),
-        f"no entry point {scheme!r} in the group {GROUP}: declare it in the pyproject.toml of the plug-in, install it",
+        scheme in known,
+        f"no entry point {scheme!r} in the group {GROUP}: declare it in the pyproject.toml of the plug-in, install it; "
+        f"those that are installed are {', '.join(known)}",
     )
     try:
         found = find_transport(bench.target)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import attrs
 import trio
 
-from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, raising, run_kit
-from ...core.conformance.blame import leaves, place_of
+from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, ended, raising, run_kit
+from ...core.conformance.blame import leaves, place_of, waiting
 from ...core.conformance.named import named
 from ...core.errors import ConfigError
 from ..api import Capabilities, Channel, Credentials, Transport
@@ -21,6 +22,7 @@ __all__ = [
     "KIT",
     "NO_DIAL",
     "PAGE",
+    "PATIENCE_S",
     "Bench",
     "Killable",
     "Pair",
@@ -38,7 +40,7 @@ PAGE = "guides/write-a-transport.md"
 
 KIT: Kit[Bench] = Kit(
     name="transport",
-    version=3,
+    version=4,
     capabilities={
         "across_processes": "another process of this host can dial the listener's URL",
         "across_hosts": "the listener's URL names a host, so that other hosts can dial it",
@@ -49,6 +51,16 @@ KIT: Kit[Bench] = Kit(
 
 CREDENTIALS = Credentials(run_id=bytes(range(16)), token=bytes(range(32)))
 """What both ends of every check know, in processes of their own too."""
+
+PATIENCE_S = 120.0
+"""The seconds that a check may take, where nothing else is said."""
+
+GRACE_S = 10.0
+"""How long after its patience a check may take to clean up; after that a call of the transport is taken to block the
+thread in which everything runs. In real time, whatever clock a bench has."""
+
+TURN_S = 0.5
+"""In what time a loop that is not blocked turns once."""
 
 NO_DIAL = 3
 """The exit code of `peer` when it could not dial."""
@@ -82,7 +94,8 @@ class Bench:
         heartbeat_s: one heartbeat period, in which a control message must arrive whatever bulk does (N-5).
         evidence_s: the time in which the death of a peer must be evidenced.
         limit_s: the time in which a dial to nobody, and a handshake that stands still, must end.
-        patience_s: after this a check is taken to hang.
+        patience_s: after this a check is taken to hang, and cancelled. A call that blocks its thread can't be: such a
+            check has failed ten seconds later, and those after it are not made.
         clock: makes the clock of a check; left open, it is the real one. For a transport whose waits are all inside
             trio, as those of memory:// are, a `trio.testing.MockClock` that jumps when nothing moves makes every wait
             free. It needs a rate above 0, because in some checks something always moves; and a check that starts a
@@ -101,7 +114,7 @@ class Bench:
     heartbeat_s: float = 1.0
     evidence_s: float = 5.0
     limit_s: float = 60.0
-    patience_s: float = 120.0
+    patience_s: float = PATIENCE_S
     clock: Callable[[], trio.abc.Clock] | None = None
     thorough: bool = True
 
@@ -164,6 +177,7 @@ def conform(
         target=bench.target,
         claims=claimed_by(bench),
         run=run_within(bench.patience_s, bench.clock),
+        patience_s=bench.patience_s,
         level=level,
         only=only,
         rerun=f"paceline conform transport {bench.target} --check {{}}".format,
@@ -175,28 +189,64 @@ def claimed_by(bench: Bench) -> dict[str, bool]:
     """What the transport of a bench claims, by the names of the kit; nothing at all if it cannot be made, which a check
     of L0 will tell."""
 
-    async def look() -> Capabilities:
+    claimed: list[Capabilities] = []
+
+    async def look() -> None:
         async with bench.open() as (transport, _):
-            return transport.capabilities
+            claimed.append(transport.capabilities)
 
     try:
-        claimed = trio.run(look)
+        run_within(bench.patience_s)(look)
     except Exception:
         return dict.fromkeys(KIT.capabilities, False)
-    return {name: bool(getattr(claimed, name, False)) for name in KIT.capabilities}
+    return {name: bool(getattr(claimed[0], name, False)) for name in KIT.capabilities}
 
 
 def run_within(patience_s: float, clock: Callable[[], trio.abc.Clock] | None = None) -> Run:
-    """Runs a check under trio, by a new clock each; one that does not end in this time has failed."""
+    """Runs a check under trio, by a new clock each; one that does not end in this time has failed. It has a thread of
+    its own, so that a call which blocks the loop of events holds nobody else."""
 
     def run(main: Callable[[], Awaitable[object]]) -> object:
+        loop = _Loop()
+
         async def bounded() -> None:
-            with within(patience_s, "the whole check"):
+            with within(patience_s, "the whole check"), trio.CancelScope() as loop.scope:
+                loop.token = trio.lowlevel.current_trio_token()
                 await main()
 
-        return trio.run(bounded, clock=None if clock is None else clock())
+        return ended(lambda: trio.run(bounded, clock=None if clock is None else clock()), patience_s + GRACE_S,
+                     stop=loop.stop)  # fmt: skip
 
     return run
+
+
+@attrs.define(eq=False)
+class _Loop:
+    """A loop of events in another thread."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    token: trio.lowlevel.TrioToken | None = None
+    turned: threading.Event = attrs.field(factory=threading.Event)
+    places: list[str] = attrs.field(factory=list)
+
+    def stop(self) -> str | None:
+        """Cancel all of it, and tell where in the transport its tasks stood; None when the loop does not turn."""
+        if self.token is None:
+            return None
+        with suppress(trio.RunFinishedError):
+            self.token.run_sync_soon(self._cancel)
+        if not self.turned.wait(TURN_S):
+            return None
+        return f"it was cancelled, and went on in {', '.join(dict.fromkeys(self.places)) or 'no call of the plug-in'}"
+
+    def _cancel(self) -> None:
+        tasks = [trio.lowlevel.current_root_task()]
+        for task in tasks:
+            if task is not None:
+                tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+                self.places += filter(None, [waiting(task.iter_await_frames())])
+        self.scope.cancel()
+        self.turned.set()
 
 
 @contextmanager

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import attrs
 import trio
 
 from ...core.conformance import Level, ensure, raising
 from ...core.errors import LocalProtocolError, TransportError
-from ...core.messages import BulkBlock, Exiting
+from ...core.messages import BulkBlock, Exiting, RoundKey, RoundKind
 from ...core.wire import MAX_BLOCK, MAX_CONTROL
 from ..api import Channel
 from .kit import KIT, PAGE, Bench, due
-from .stage import Landing, beacon, block, exchange, heartbeat, meet, pair, pattern, quiet, receive_in_order
+from .stage import (
+    DOWN,
+    UP,
+    Landing,
+    Way,
+    beacon,
+    block,
+    both_ways,
+    exchange,
+    heartbeat,
+    meet,
+    pair,
+    pattern,
+    quiet,
+    receive_in_order,
+)
 
 __all__: list[str] = []
 
@@ -21,36 +37,47 @@ MEMORY = f"{PAGE}#memory"
 SIZES = (0, 1, 4095, 4096, 1024 * 1024 - 1, 1024 * 1024, MAX_BLOCK)
 """Bytes of a block: none, one, around a page, around what is hashed in a thread, the largest allowed (N-25)."""
 
+HEADERS = (
+    attrs.evolve(block(3), key=RoundKey(generation=70_001, cycle=2**40 + 1, kind=RoundKind.STATE), attempt=3,
+                 rank=1023, incarnation=70_002, entry=70_003, offset=2**40 + 2),
+    attrs.evolve(block(4), attempt=300, incarnation=2**31, entry=1),
+)  # fmt: skip
+"""Headers in which a field that is dropped, cut to sixteen bits or mixed up shows."""
+
 MARGIN = 64
 """Bytes watched on both sides of the memory of a block."""
 
 
 @KIT.check("T201", Level.L2, doc=ORDER)
 async def messages_keep_their_order(bench: Bench) -> None:
-    """Control is first in, first out, both ways at once, each message once (N-2, N-3)."""
+    """Control is first in, first out, both ways at once, each message once, however long each of them is (N-2, N-3)."""
     count = bench.times(500, 100)
 
-    async def send_all(channel: Channel, kind: type) -> None:
+    def said(way: Way, number: int) -> object:
+        return way.small(number) if number % 5 else way.large(f"{number}" + "x" * (number * 997 % 200_000))
+
+    async def send_all(channel: Channel, way: Way) -> None:
         for number in range(1, count + 1):
-            await channel.send(heartbeat(number) if kind is int else beacon(number))
+            await channel.send(said(way, number))
 
     async with pair(bench) as (rank, coordinator), trio.open_nursery() as nursery:
-        nursery.start_soon(send_all, rank, int)
-        nursery.start_soon(send_all, coordinator, str)
+        nursery.start_soon(send_all, rank, UP)
+        nursery.start_soon(send_all, coordinator, DOWN)
         for number in range(1, count + 1):
-            for end, due in ((coordinator, heartbeat(number)), (rank, beacon(number))):
-                came = await end.receive()
-                ensure(came == due, f"{came} came where {due} is due")
+            for end, way in ((coordinator, UP), (rank, DOWN)):
+                came, due = await end.receive(), said(way, number)
+                ensure(came == due, f"{str(came)[:200]} came where {str(due)[:200]} is due")
 
 
 @KIT.check("T202", Level.L2, doc=ORDER)
 async def blocks_keep_their_order(bench: Bench) -> None:
-    """Bulk is first in, first out, each block once and as it was."""
+    """Bulk is first in, first out, each block once and as it was, small ones behind large ones too."""
     count = bench.times(200, 40)
 
     async def send_all(channel: Channel) -> None:
         for number in range(count):
-            await channel.send_bulk(block(10_007, offset=number), pattern(10_007, number))
+            size = (10_007, 700_001, 5)[number % 3]
+            await channel.send_bulk(block(size, offset=number), pattern(size, number))
 
     async with pair(bench) as both, trio.open_nursery() as nursery:
         for sender, receiver in (both, both[::-1]):
@@ -93,7 +120,8 @@ async def senders_never_interleave(bench: Bench) -> None:
 
 @KIT.check("T211", Level.L2, doc=FRAMES)
 async def blocks_of_every_size_pass(bench: Bench) -> None:
-    """Blocks of 0 bytes, 1 byte, around a page and up to the cap of 16 MiB come through, both ways (N-25, N-26)."""
+    """Blocks of 0 bytes, 1 byte, around a page and up to the cap of 16 MiB come through, both ways, with every field of
+    their headers (N-25, N-26)."""
     async with pair(bench) as both:
         for sender, receiver in (both, both[::-1]):
             for size in SIZES:
@@ -103,6 +131,10 @@ async def blocks_of_every_size_pass(bench: Bench) -> None:
                     header = await receiver.receive_bulk(landing)
                 ensure(header == block(size), f"the header of a block of {size} bytes came as {header}")
                 ensure(landing.memory == [pattern(size)], f"a block of {size} bytes came with other bytes")
+            for sent in HEADERS:
+                await sender.send_bulk(sent, pattern(sent.bytes))
+                header = await receiver.receive_bulk(Landing())
+                ensure(header == sent, f"a header came as {header} where {sent} was sent")
 
 
 @KIT.check("T212", Level.L2, doc=FRAMES)
@@ -121,7 +153,8 @@ async def frames_above_the_cap_are_refused(bench: Bench) -> None:
 
 
 @KIT.check("T221", Level.L2, doc=MEMORY)
-async def a_block_fills_its_place_and_no_more(bench: Bench) -> None:
+@both_ways
+async def a_block_fills_its_place_and_no_more(bench: Bench, way: Way) -> None:
     """The bytes lie in the very memory that `place` gave, all of it, and not one byte around it is touched."""
     for size in (1, 4097, 3_000_001):
         memory = bytearray(b"\xaa" * (size + 2 * MARGIN))
@@ -129,70 +162,74 @@ async def a_block_fills_its_place_and_no_more(bench: Bench) -> None:
         def place(header: BulkBlock, memory: bytearray = memory) -> memoryview:
             return memoryview(memory)[MARGIN : MARGIN + header.bytes]
 
-        async with pair(bench) as (rank, coordinator), trio.open_nursery() as nursery:
-            nursery.start_soon(rank.send_bulk, block(size), pattern(size))
-            await coordinator.receive_bulk(place)
+        async with pair(bench, way) as (sender, receiver), trio.open_nursery() as nursery:
+            nursery.start_soon(sender.send_bulk, block(size), pattern(size))
+            await receiver.receive_bulk(place)
         ensure(memory[MARGIN:-MARGIN] == pattern(size), f"a block of {size} bytes does not lie in its place")
         around = memory[:MARGIN] + memory[-MARGIN:]
         ensure(around == b"\xaa" * (2 * MARGIN), f"bytes beside the memory of a block of {size} bytes have changed")
 
 
 @KIT.check("T222", Level.L2, doc=MEMORY)
-async def memory_of_the_wrong_length_is_the_callers_fault(bench: Bench) -> None:
+@both_ways
+async def memory_of_the_wrong_length_is_the_callers_fault(bench: Bench, way: Way) -> None:
     """A `place` whose memory is not as long as the block gets a `LocalProtocolError`, and nothing is written there."""
     memory = bytearray(3)
-    async with pair(bench) as (rank, coordinator):
-        await rank.send_bulk(block(4), pattern(4, 1))
+    async with pair(bench, way) as (sender, receiver):
+        await sender.send_bulk(block(4), pattern(4, 1))
         with raising(LocalProtocolError, "receive_bulk into 3 bytes of a block of 4"):
-            await coordinator.receive_bulk(lambda header: memoryview(memory))
+            await receiver.receive_bulk(lambda header: memoryview(memory))
     ensure(memory == bytes(3), "a block was written into memory of another length")
 
 
 @KIT.check("T223", Level.L2, doc=MEMORY)
-async def sent_memory_may_be_reused(bench: Bench) -> None:
+@both_ways
+async def sent_memory_may_be_reused(bench: Bench, way: Way) -> None:
     """When `send_bulk` returns, the sender may overwrite the memory; the peer still gets what was sent."""
     count, size = 8, 30_011
-    async with pair(bench) as (rank, coordinator):
+    async with pair(bench, way) as (sender, receiver):
         buffer = bytearray(size)
 
         async def send_from_one_buffer() -> None:
             for number in range(count):
                 buffer[:] = pattern(size, number)
-                await rank.send_bulk(block(size, offset=number), memoryview(buffer))
+                await sender.send_bulk(block(size, offset=number), memoryview(buffer))
                 buffer[:] = bytes(size)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_from_one_buffer)
             # Nothing is read before the sender is through or held back: what it still refers to has changed by then.
             await quiet(0.01)
-            await receive_in_order(coordinator, range(count))
+            await receive_in_order(receiver, range(count))
 
 
 @KIT.check("T231", Level.L2, doc=f"{PAGE}#the-end-of-a-channel")
-async def last_words_arrive(bench: Bench) -> None:
+@both_ways
+async def last_words_arrive(bench: Bench, way: Way) -> None:
     """Every message that was sent before an orderly close is received, then the end: a rank that says `Exiting` and
-    closes is not taken for dead (W-24, M-8)."""
+    closes is not taken for dead, and the last order of a coordinator is obeyed (W-24, M-8)."""
     count = 20
-    async with pair(bench) as (rank, coordinator):
+    last = way.large("done")
+    async with pair(bench, way) as (sender, receiver):
 
         async def look_at_bulk() -> None:
             with raising(TransportError, "receive_bulk at the end of a channel"):
-                await coordinator.receive_bulk(Landing())
+                await receiver.receive_bulk(Landing())
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(look_at_bulk)
             for number in range(1, count):
-                await rank.send(heartbeat(number))
-            await rank.send(Exiting(reason="done"))
-            await rank.aclose()
+                await sender.send(way.small(number))
+            await sender.send(last)
+            await sender.aclose()
             try:
-                came = [await coordinator.receive() for _ in range(count)]
+                came = [await receiver.receive() for _ in range(count)]
             except TransportError as end:
                 ensure(False, f"the last messages before an orderly close were lost: {end}")
-            ensure(came[:-1] == [heartbeat(number) for number in range(1, count)], f"there came {came}")
-            ensure(came[-1] == Exiting(reason="done"), f"the last message came as {came[-1]}")
+            ensure(came[:-1] == [way.small(number) for number in range(1, count)], f"there came {came}")
+            ensure(came[-1] == last, f"the last message came as {came[-1]}")
             with due(TransportError, "receive after the last words", bench.evidence_s):
-                await coordinator.receive()
+                await receiver.receive()
 
 
 @KIT.check("T232", Level.L2, doc=f"{PAGE}#the-end-of-a-channel")

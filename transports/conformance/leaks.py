@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import attrs
@@ -14,8 +14,9 @@ import trio
 
 from ...core.conformance import Level, NotChecked, ensure
 from ...core.errors import PacelineError, TransportError
+from ...core.messages import BulkBlock
 from .kit import KIT, PAGE, Bench
-from .stage import BLOCK_BYTES, Landing, Meeting, block, exchange, meet, pattern, quiet
+from .stage import BLOCK_BYTES, UNREAD_BYTES, Landing, Meeting, block, exchange, meet, pattern, quiet
 
 __all__ = ["DESCRIPTORS"]
 
@@ -23,11 +24,13 @@ DOC = f"{PAGE}#leaks"
 DESCRIPTORS = Path("/proc/self/fd")
 MAPPINGS = Path("/proc/self/maps")
 SHARED = "/dev/shm/"
+LOSES_EVERY = 6
+"""Every how many lives a channel is lost inside a block, which takes as long as all the rest of one."""
 
 
 @KIT.check("T351", Level.L3, doc=DOC)
 async def no_descriptor_is_left(bench: Bench) -> None:
-    """Channels, losses, refused and cancelled dials give every file descriptor back."""
+    """Channels, losses (inside a block, too), refused and cancelled dials give every file descriptor back."""
     _needs(DESCRIPTORS, "descriptors")
     await _stays_level(bench, "file descriptors", lambda: len(os.listdir(DESCRIPTORS)))
 
@@ -69,9 +72,11 @@ async def _stays_level(bench: Bench, what: str, count: Callable[[], int], look: 
     lives = bench.times(20, 3)
     levels = []
     with _old_objects_apart():
-        for _ in range(lives):
+        for life in range(lives):
             async with meet(bench) as met:
                 await _live(met, look)
+                if life % LOSES_EVERY == 1:
+                    await _lose_inside_a_block(met)
             await quiet(0.01)
             gc.collect()
             levels.append(count())
@@ -116,3 +121,26 @@ async def _live(met: Meeting, look: Callable[[], object]) -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await met.transport.dial(met.listener.url, met.credentials)
+
+
+async def _lose_inside_a_block(met: Meeting) -> None:
+    """A channel whose block is cancelled half way, at an end that has no place for what came before it."""
+
+    def place(header: BulkBlock) -> memoryview:
+        raise TransportError("this block has no place")
+
+    both = await met.join()
+    with suppress(TransportError), trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_quiet, scope)
+            for offset in range(2 * UNREAD_BYTES // BLOCK_BYTES):
+                await both[0].send_bulk(block(BLOCK_BYTES, offset=offset), pattern(BLOCK_BYTES))
+    with suppress(TransportError):
+        await both[1].receive_bulk(place)
+    for end in both:
+        await end.aclose()
+
+
+async def _cancel_when_quiet(scope: trio.CancelScope) -> None:
+    await quiet(0.01)
+    scope.cancel()

@@ -7,29 +7,41 @@ import trio
 
 from ...core.conformance import CheckFailed, Level, ensure
 from ...core.errors import TransportError
-from ...core.messages import Exiting
 from ..api import Channel
 from .kit import KIT, PAGE, Bench, within
-from .stage import UNREAD_BYTES, beacon, block, clogged, heartbeat, pair, pattern, quiet, receive_in_order
+from .stage import (
+    UNREAD_BYTES,
+    Way,
+    beacon,
+    block,
+    both_ways,
+    clogged,
+    heartbeat,
+    pair,
+    pattern,
+    quiet,
+    receive_in_order,
+)
 
 __all__ = ["LONG"]
 
 BACK_PRESSURE = f"{PAGE}#back-pressure"
 LANES = f"{PAGE}#two-lanes"
 
-LONG = Exiting(reason="x" * 900_000)
-"""A message near the cap of an unwelcomed rank, for filling a control lane."""
+LONG = 900_000
+"""Letters of a message near the cap of an unwelcomed rank, for filling a control lane."""
 
 MOVING_BYTES = 2 * 1024 * 1024
 
 
 @KIT.check("T241", Level.L2, doc=BACK_PRESSURE)
-async def a_full_bulk_lane_holds_its_sender_back(bench: Bench) -> None:
+@both_ways
+async def a_full_bulk_lane_holds_its_sender_back(bench: Bench, way: Way) -> None:
     """A sender of blocks waits while its peer reads none, with at most 64 MiB taken from it, and goes on as they are
     read, nothing lost."""
-    async with clogged(bench) as (_, coordinator, flood, nursery):
+    async with clogged(bench, way) as (_, receiver, flood, nursery):
         stuck_at = flood.sent
-        await receive_in_order(coordinator, range(stuck_at + 1))
+        await receive_in_order(receiver, range(stuck_at + 1))
         flood.read = stuck_at + 1
         await flood.until_stuck(bench.evidence_s)
         ensure(flood.sent > stuck_at, "a sender that was held back did not go on when its blocks were read")
@@ -37,18 +49,19 @@ async def a_full_bulk_lane_holds_its_sender_back(bench: Bench) -> None:
 
 
 @KIT.check("T242", Level.L2, doc=BACK_PRESSURE)
-async def a_full_control_lane_holds_its_sender_back(bench: Bench) -> None:
+@both_ways
+async def a_full_control_lane_holds_its_sender_back(bench: Bench, way: Way) -> None:
     """A sender of messages waits, or gives the peer up with `TransportError`, while nobody reads; at most 64 MiB are
     taken from it."""
-    limit = UNREAD_BYTES // len(LONG.reason)
+    limit = UNREAD_BYTES // LONG
     sent = 0
-    async with pair(bench) as (rank, _), trio.open_nursery() as nursery:
+    async with pair(bench, way) as (sender, _), trio.open_nursery() as nursery:
 
         async def talk() -> None:
             nonlocal sent
             try:
                 for _ in range(limit):
-                    await rank.send(LONG)
+                    await sender.send(way.large("x" * LONG))
                     sent += 1
             except TransportError:
                 return
@@ -125,9 +138,10 @@ class _Late:
 
 
 @KIT.check("T252", Level.L2, doc=LANES, needs="separate_bulk", unclaimed=control_waits_behind_bulk)
-async def unread_blocks_do_not_delay_control(bench: Bench) -> None:
+@both_ways
+async def unread_blocks_do_not_delay_control(bench: Bench, way: Way) -> None:
     """While the bulk lane is full and nobody reads it, every heartbeat and beacon arrives within one heartbeat period
     (N-5)."""
-    async with clogged(bench) as (rank, coordinator, _, nursery):
-        await _beat(rank, coordinator, bench.times(100, 20), bench.heartbeat_s)
+    async with clogged(bench, way) as (sender, receiver, _, nursery):
+        await _beat(*way.ends((sender, receiver)), bench.times(100, 20), bench.heartbeat_s)
         nursery.cancel_scope.cancel()

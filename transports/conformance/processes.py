@@ -5,6 +5,7 @@ No check waits for a timer of anybody's to run out: the loss must come out of a 
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -161,8 +162,8 @@ async def an_exit_without_a_word_is_a_loss(bench: Bench) -> None:
 
 @KIT.check("T325", Level.L3, doc=DOC, needs="across_processes")
 async def a_killed_coordinator_is_evidenced(bench: Bench) -> None:
-    """`kill -9` of the coordinator's process is told to every rank within the time for evidence, and a dial afterwards
-    finds nobody (M-17, W-21)."""
+    """`kill -9` of the coordinator's process is told to every rank, on either lane, within the time for evidence, and a
+    dial afterwards finds nobody (M-17, W-21)."""
     async with bench.open() as (transport, url), _process(bench, "coordinate", url) as child:
         with within(START_S, "the start of a coordinator in another process"):
             there = await _said(child)
@@ -175,8 +176,9 @@ async def a_killed_coordinator_is_evidenced(bench: Bench) -> None:
             child.kill()
             for rank in dialled:
                 what = "receive from a coordinator that was killed"
+                wait = rank.receive if rank is not dialled[0] else functools.partial(rank.receive_bulk, Landing())
                 with due(TransportError, what, bench.evidence_s, naming=[rank.peer]):
-                    await rank.receive()
+                    await wait()
         with due(TransportError, "a dial to a coordinator that was killed", bench.limit_s):
             await transport.dial(there, bench.credentials)
 

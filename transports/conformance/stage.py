@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -9,19 +10,24 @@ import attrs
 import trio
 
 from ...core.conformance import CheckFailed, accepting, ensure
+from ...core.conformance.blame import leaves
 from ...core.errors import TransportError
-from ...core.messages import Beacon, BulkBlock, Heartbeat, RoundKey, RoundKind
+from ...core.messages import Beacon, BulkBlock, Exiting, Heartbeat, RoundKey, RoundKind, SaveConsensusModel
 from ..api import Channel, Credentials, Listener, Transport
 from .kit import Bench, Pair, within
 
 __all__ = [
     "BLOCK_BYTES",
+    "DOWN",
     "UNREAD_BYTES",
+    "UP",
     "Flood",
     "Landing",
     "Meeting",
+    "Way",
     "beacon",
     "block",
+    "both_ways",
     "clogged",
     "every_call",
     "exchange",
@@ -49,6 +55,48 @@ def heartbeat(number: int) -> Heartbeat:
 def beacon(number: int) -> Beacon:
     """A small control message that can be told from others."""
     return Beacon(run_phase=1, cycle_phase=2, cycle=number, control_seq=number)
+
+
+@attrs.frozen(kw_only=True)
+class Way:
+    """One of the two directions of a channel, for checks of what is promised in both.
+
+    Fields:
+        name: how a failure tells it from the other.
+        ends: from (rank, coordinator) the end that sends, and the end that receives; and back.
+        small: a message of the sender that can be told from others by its number.
+        answer: one of the receiver.
+        large: a message of the sender with a text, as long as may be.
+    """
+
+    name: str
+    ends: Callable[[Pair], Pair]
+    small: Callable[[int], object]
+    answer: Callable[[int], object]
+    large: Callable[[str], object]
+
+
+UP = Way(name="from a rank to its coordinator", ends=lambda both: both, small=heartbeat, answer=beacon,
+         large=lambda text: Exiting(reason=text))  # fmt: skip
+DOWN = Way(
+    name="from the coordinator to a rank", ends=lambda both: both[::-1], small=beacon, answer=heartbeat,
+    large=lambda text: SaveConsensusModel(decision_id=1, version=1, target_rank=0, cycle=1, stem=text),
+)  # fmt: skip
+
+
+def both_ways(body: Callable[[Bench, Way], Awaitable[None]]) -> Callable[[Bench], Awaitable[None]]:
+    """A check that is made in both directions, the rank's first; what fails says in which."""
+
+    @functools.wraps(body)
+    async def check(bench: Bench) -> None:
+        for way in (UP, DOWN):
+            try:
+                await body(bench, way)
+            except* CheckFailed as failed:
+                text = next(str(leaf) for leaf in leaves(failed))
+                raise CheckFailed(f"{way.name}: {text}") from failed
+
+    return check
 
 
 def block(size: int, *, rank: int = 0, offset: int = 0) -> BulkBlock:
@@ -176,7 +224,7 @@ async def receive_in_order(channel: Channel, numbers: range, *, rank: int = 0) -
 
 @attrs.define
 class Flood:
-    """A rank that sends blocks without end, how many of them it was told are gone, and how many were read."""
+    """An end that sends blocks without end, how many of them it was told are gone, and how many were read."""
 
     channel: Channel
     sent: int = 0
@@ -208,17 +256,18 @@ class Flood:
 
 
 @asynccontextmanager
-async def pair(bench: Bench) -> AsyncIterator[Pair]:
-    """Both ends of the only channel of a meeting."""
+async def pair(bench: Bench, way: Way = UP) -> AsyncIterator[Pair]:
+    """Both ends of the only channel of a meeting, the sender's first."""
     async with meet(bench) as met:
-        yield await met.join()
+        yield way.ends(await met.join())
 
 
 @asynccontextmanager
-async def clogged(bench: Bench) -> AsyncIterator[tuple[Channel, Channel, Flood, trio.Nursery]]:
-    """A channel whose bulk lane is full from the rank's side, its sender stuck inside a block."""
-    async with (bench.clogged or (lambda: pair(bench)))() as (rank, coordinator), trio.open_nursery() as nursery:
-        flood = Flood(rank)
+async def clogged(bench: Bench, way: Way = UP) -> AsyncIterator[tuple[Channel, Channel, Flood, trio.Nursery]]:
+    """A channel whose bulk lane is full, its sender stuck inside a block; the sender's end first."""
+    given = bench.clogged if way is UP else None
+    async with (given or (lambda: pair(bench, way)))() as (sender, receiver), trio.open_nursery() as nursery:
+        flood = Flood(sender)
 
         async def run_flood() -> None:
             try:
@@ -229,5 +278,5 @@ async def clogged(bench: Bench) -> AsyncIterator[tuple[Channel, Channel, Flood, 
 
         nursery.start_soon(run_flood)
         await flood.until_stuck(bench.evidence_s)
-        yield rank, coordinator, flood, nursery
+        yield sender, receiver, flood, nursery
         nursery.cancel_scope.cancel()

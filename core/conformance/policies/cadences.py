@@ -15,7 +15,7 @@ __all__ = ["CADENCES"]
 
 CADENCES: Kit[CadenceFactory] = Kit(
     name="cadences",
-    version=3,
+    version=4,
     capabilities={
         "balances": "gives a faster rank more steps per window",
         "grows": "lengthens the window while averaging costs too large a part of it",
@@ -72,14 +72,17 @@ def a_balancer_is_made(make: CadenceFactory) -> None:
 
 @CADENCES.check("P211", Level.L1, doc=f"{GUIDE}#total")
 def a_balancer_takes_everything(make: CadenceFactory) -> None:
-    """Whatever a window cost and whatever the verdict, counts stay whole and within their bounds (I61)."""
+    """Whatever a window cost and whatever the verdict, counts stay whole and within their bounds; what it was told is
+    left as it was (I61)."""
     for number, knobs in enumerate(KNOBS * 3):
         made = cadence(make, **knobs)
         before: tuple[int, ...] = RANKS
         for (report, voters), verdict in zip(reports(number, 40), verdicts(number, 40), strict=True):
-            with accepting(f"report({report})"):
+            told = repr(report)
+            with accepting(f"report({told})"):
                 _move(made, before, voters)
                 made.report(report, voters)
+            ensure(repr(report) == told, f"it changed the {told} that it was told to {report}")
             before = voters
             _ensure_bounds(made, "after a report", knobs, voters)
             with accepting(f"apply({verdict})"):
@@ -106,15 +109,19 @@ def a_balancer_is_a_function_of_its_history(make: CadenceFactory) -> None:
 
 @CADENCES.check("P213", Level.L1, doc=f"{GUIDE}#verdicts")
 def only_stable_lengthens_the_window(make: CadenceFactory) -> None:
-    """A report alone never changes the anchor; SuppressGrowth and NudgeDown never raise it; Stable at most doubles
-    it (from below `min_anchor`: up to that), and adds one where that may be relaxed (B-10, B-12, I61)."""
+    """A report alone never changes the anchor; SuppressGrowth and NudgeDown never raise it, and the former adds no step
+    to a window; Stable at most doubles it (from below `min_anchor`: up to that), and adds one where that may be relaxed
+    (B-10, B-12, I61)."""
     for number in range(8):
         made = cadence(make, relax_allowed=number % 2 == 0)
         for (report, voters), verdict in zip(reports(number, 40), verdicts(number, 40), strict=True):
             before = made.anchor
             made.report(report, voters)
             ensure(made.anchor == before, f"a report moved the anchor from {before} to {made.anchor}")
+            counts = dict(made.counts)
             made.apply(verdict)
+            longer = isinstance(verdict, SuppressGrowth) and sum(made.counts.values()) > sum(counts.values())
+            ensure(not longer, f"{verdict} lengthened a window of {counts} steps to {made.counts}")
             most = max(2 * before, 10) + 1 if isinstance(verdict, Stable) else before
             ensure(made.anchor <= most, f"{verdict} moved the anchor from {before} to {made.anchor}, at most {most}")
 
@@ -134,7 +141,8 @@ def a_nudge_stays_for_its_cycle(make: CadenceFactory) -> None:
 
 @CADENCES.check("P215", Level.L1, doc=f"{GUIDE}#saved-and-restored")
 def a_balancer_goes_on_after_a_restart(make: CadenceFactory) -> None:
-    """What it saved is JSON, and one that restores it has the same anchor, counts and phase (B-16)."""
+    """What it saved is JSON, and one that restores it has the same anchor, counts, phase and costs, and goes on alike
+    while windows cost what they did (B-16)."""
     for cycles in (0, 1, 6):
         made = cadence(make)
         for _ in range(cycles):
@@ -142,8 +150,17 @@ def a_balancer_goes_on_after_a_restart(make: CadenceFactory) -> None:
             made.apply(Stable())
         twin = cadence(make)
         ensure(twin.restore(plain(made.saved(), "a balancer")) is True, "it does not restore what it saved itself")
-        mine, its = ((each.anchor, dict(each.counts), each.phase, each.calibrated) for each in (made, twin))
-        ensure(mine == its, f"restored after {cycles} cycles it is {its}, not {mine}")
+        for further in range(3):
+            mine, its = (_seen(each) for each in (made, twin))
+            ensure(mine == its, f"restored after {cycles} cycles it is {its} after {further} more, not {mine}")
+            for each in (made, twin):
+                each.report(window(COSTS, each.counts, reduce_ms=300.0), RANKS)
+                each.apply(Stable())
+
+
+def _seen(made: Cadence) -> tuple[object, ...]:
+    costs = {rank: round(made.ms(rank), 6) for rank in RANKS}
+    return made.anchor, dict(made.counts), made.phase, made.calibrated, costs
 
 
 @CADENCES.check("P216", Level.L1, doc=f"{GUIDE}#saved-and-restored")
@@ -152,11 +169,11 @@ def a_balancer_knows_foreign_records(make: CadenceFactory) -> None:
     other = plain(cadence(make, ranks=[0, 7]).saved(), "a balancer")
     for record in (other, {}, {"ranks": list(RANKS)}, {"anchor": -1}, {"ranks": None, "counts": "x"}):
         made = cadence(make)
-        before = (made.anchor, dict(made.counts), made.phase)
+        before = _seen(made)
         with accepting(f"restore({record})"):
             taken = made.restore(record)
         ensure(taken is False, f"it took {record} for its own")
-        ensure((made.anchor, dict(made.counts), made.phase) == before, f"{record} left a trace")
+        ensure(_seen(made) == before, f"{record} left a trace")
 
 
 @CADENCES.check("P217", Level.L1, doc=f"{GUIDE}#ranks-come-and-go")

@@ -15,7 +15,7 @@ __all__ = ["GUARDS"]
 
 GUARDS: Kit[Callable[[], Guard]] = Kit(
     name="guards",
-    version=3,
+    version=4,
     capabilities={
         "nudges": "shortens the window when a cohort flies apart",
         "free_of_world": "its verdicts do not change when ranks with the same divergence are added (I64)",
@@ -36,19 +36,24 @@ def a_guard_is_made(make: Callable[[], Guard]) -> None:
     first, second = make(), make()
     ensure_shape(first, Guard)
     ensure(isinstance(first.reports_telemetry, bool), f"reports_telemetry is {first.reports_telemetry!r}")
-    stateless = first.saved() == second.saved()
-    ensure(first is not second or stateless, "the factory gives the same guard twice")
+    if first is second:
+        before = first.saved()
+        _verdicts(first, guard_inputs(1, 40))
+        ensure(first.saved() == before, "the factory gives the same guard twice, and it remembers what it saw")
     ensure_claims(GUARDS, make, first)
 
 
 @GUARDS.check("P111", Level.L1, doc=f"{GUIDE}#total")
 def a_guard_answers_everything(make: Callable[[], Guard]) -> None:
-    """Whatever a cycle showed, the answer is a verdict, and a nudge is by a factor from 0 to 1."""
+    """Whatever a cycle showed, the answer is a verdict, and a nudge is by a factor from 0 to 1; what it was told
+    stays as it was."""
     for number in range(20):
         guard = make()
         for cycle in guard_inputs(number, 40):
-            with accepting(f"observe({cycle})"):
+            told = repr(cycle)
+            with accepting(f"observe({told})"):
                 verdict = guard.observe(cycle)
+            ensure(repr(cycle) == told, f"it changed the {told} that it was told to {cycle}")
             ensure(isinstance(verdict, Stable | SuppressGrowth | NudgeDown), f"observe gave {verdict!r}, no verdict")
             if isinstance(verdict, NudgeDown):
                 ensure(math.isfinite(verdict.factor) and 0 < verdict.factor <= 1, f"it nudges by {verdict.factor}")

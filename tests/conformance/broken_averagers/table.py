@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from paceline.backends.conformance import KIT, claims_of
 
-from conformance.broken_averagers import in_place, lanes, rounds, sums
+from conformance.broken_averagers import hangs, in_place, lanes, lately, rounds, sums
 from conformance.caught import Folder
 
 __all__ = ["FOLDER"]
 
 FOLDER = Folder(
     kit=KIT,
-    modules=(in_place, lanes, rounds, sums),
+    modules=(hangs, in_place, lanes, lately, rounds, sums),
     claims=claims_of,
     caught={
-        "A001": [rounds.KnowsNoGamma],
+        "A001": [rounds.KnowsNoGamma, hangs.IsNeverMade],
         "A002": [rounds.CapableInWords, in_place.NeedsASessionToReceive],
         "A003": [in_place.HidesThatItIsInPlace, in_place.LiesThatItIsInPlace, in_place.IsOfBothKinds],
         "A101": [rounds.SendsBeforeTheEnd],
         "A102": [rounds.HearsOtherRounds],
         "A103": [rounds.TakesBlocksInAnyOrder],
-        "A104": [rounds.TellsAllTheSame, rounds.ForgetsObservers, lanes.CountsInNumpy],
+        "A104": [rounds.TellsAllTheSame, rounds.ForgetsObservers, lanes.CountsInNumpy, hangs.ReducesForEver],
         "A105": [rounds.ForgetsTheLastBlock, rounds.StampsOneForAll, rounds.ScattersAView],
-        "A106": [sums.DigestsAndMore, sums.DigestsTheSum],
+        "A106": [sums.DigestsAndMore, sums.DigestsTheSum, lately.DigestsOnce],
         "A107": [rounds.NeverComplete],
         "A108": [rounds.NeverTired, rounds.AbortsInSilence],
-        "A121": [in_place.CountsItsSessions],
+        "A121": [in_place.CountsItsSessions, hangs.LooksForAnId],
         "A122": [in_place.ForgetsTheAttempt],
         "A123": [in_place.LetsObserversVote],
         "A201": [sums.IgnoresGamma, sums.ScalesEachContribution, rounds.PlacesShort, rounds.PlacesAView],
@@ -52,7 +52,9 @@ FOLDER = Folder(
         "A302": [rounds.ReadsWhatItRefused],
         "A303": [rounds.TrustsFinite],
         "A304": [rounds.OverwritesDeposits],
-        "A305": [rounds.TakesAnyAttempt, rounds.ShoutsAtLateFrames],
+        "A305": [
+            rounds.TakesAnyAttempt, rounds.ShoutsAtLateFrames, lately.TakesOlderGenerations, lately.TakesOlderAttempts,
+        ],
         "A306": [rounds.WaitsForTheDead, rounds.CountsTheDead],
         "A307": [rounds.NeedsNoAdmission],
         "A308": [sums.KeepsThePartialSum],

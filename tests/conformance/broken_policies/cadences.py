@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -161,3 +162,55 @@ class StopsInARun(Balancer):
         super().apply(verdict)
         if len(self.voters) == 3 and self.calibrations > 1:
             self.counts = {}
+
+
+class EmptiesTheReport(Balancer):
+    """Takes the costs out one by one, from what others look at, too."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        super().report(report, voters)
+        taken: Any = report.wall_ms
+        taken.clear()
+
+
+class StretchesWhenSuppressed(Balancer):
+    """The anchor stays, and everybody takes twice the steps."""
+
+    def apply(self, verdict: Verdict) -> None:
+        super().apply(verdict)
+        if isinstance(verdict, SuppressGrowth):
+            self.counts = {rank: 2 * count for rank, count in self.counts.items()}
+
+
+class GoesOnOtherwise(Balancer):
+    """Restores what is seen, and forgets what it had measured."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        return super().restore({**saved, "ms": [0.0 for _ in saved.get("ms", ())]})
+
+
+# --- calls that never come back: `patience_s` is how long the kit waits for these
+
+
+class LoopsWithoutACost(Balancer):
+    """Halves what a rank costs until it is small enough, which what is no number never is."""
+
+    patience_s: ClassVar[float] = 0.3
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        for cost in report.wall_ms.values():
+            while not cost < 1e6:
+                cost /= 2
+        super().report(report, voters)
+
+
+class WaitsToRestore(Balancer):
+    """Takes a lock that it holds."""
+
+    patience_s: ClassVar[float] = 0.3
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        lock = threading.Lock()
+        with lock:
+            lock.acquire()
+        return super().restore(saved)

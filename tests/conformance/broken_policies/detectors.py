@@ -89,3 +89,17 @@ class AlwaysHasty(LearnedDetector):
 
     def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
         return Learned(limits.floor, len(durations))
+
+
+# --- calls that never come back: `patience_s` is how long the kit waits for these
+
+
+class LoopsOverNothing(LearnedDetector):
+    """Waits for the first duration in a list that does not change."""
+
+    patience_s: ClassVar[float] = 0.3
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        while len(durations) == 1:
+            pass
+        return super().deadline(durations, limits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -39,6 +40,21 @@ class HasNoMemory:
 
     def observe(self, cycle: GuardInput) -> Verdict:
         return Stable()
+
+
+class IsOneForAll(LevelGuard):
+    """Made once, whoever asks: two runs in one process share a memory."""
+
+    one: ClassVar[Any] = None
+
+    def __new__(cls) -> IsOneForAll:
+        cls.one = super().__new__(cls) if cls.one is None else cls.one
+        return cls.one
+
+    def __init__(self) -> None:
+        if not hasattr(self, "made"):
+            super().__init__()
+            self.made = True
 
 
 class DividesByTheNorm(LevelGuard):
@@ -142,3 +158,67 @@ class FreeInSecret(LevelGuard):
     """Does not look at how many ranks there are, and does not say so."""
 
     claims: ClassVar[tuple[str, ...]] = ()
+
+
+class EmptiesWhatItIsTold(LevelGuard):
+    """Takes the divergences out one by one, from what others look at, too."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        verdict = super().observe(cycle)
+        taken: Any = cycle.divergences
+        taken.clear()
+        return verdict
+
+
+# --- calls that never come back: `patience_s` is how long the kit waits for these
+
+
+class IsNeverMade(LevelGuard):
+    """The factory waits for what nobody does."""
+
+    patience_s: ClassVar[float] = 0.3
+
+    def __init__(self) -> None:
+        threading.Event().wait()
+
+
+class LoopsInObserve(LevelGuard):
+    """Looks for a norm until there is one."""
+
+    patience_s: ClassVar[float] = 0.3
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        return super().observe(self._with_norms(cycle))
+
+    def _with_norms(self, cycle: GuardInput) -> GuardInput:
+        found = None
+        while found is None:
+            found = None
+        return cycle
+
+
+class WillNotBeStopped(LevelGuard):
+    """Takes whatever is raised in it for a measurement that failed."""
+
+    patience_s: ClassVar[float] = 0.3
+
+    def saved(self) -> dict[str, Any]:
+        tries = 3
+        while tries:
+            try:
+                while True:
+                    pass
+            except BaseException:
+                tries -= 1
+        return super().saved()
+
+
+class LoopsInARun(LevelGuard):
+    """With three ranks it never comes to a verdict."""
+
+    patience_s: ClassVar[float] = 0.8
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        while len(cycle.divergences) == 3 and 0 in cycle.divergences and 2 in cycle.divergences:
+            pass
+        return super().observe(cycle)

@@ -1,0 +1,45 @@
+"""Averagers of which a call never comes back. `asked` is how long the kit waits for these."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, ClassVar
+
+from paceline.backends.star import StarAverager
+from paceline.core.effects import MakeSessionId
+from paceline.core.events import RoundAborted, RoundReduced
+
+from .in_place import Sound
+
+
+class IsNeverMade(StarAverager):
+    """The factory waits for what nobody does."""
+
+    asked: ClassVar[dict[str, Any]] = {"check_s": 0.3}
+
+    def __init__(self, *given: Any, **knobs: Any) -> None:
+        threading.Event().wait()
+
+
+class ReducesForEver(StarAverager):
+    """Adds until the sum no longer changes, which it always does."""
+
+    asked: ClassVar[dict[str, Any]] = {"check_s": 0.3}
+
+    def reduce(self) -> RoundReduced | RoundAborted:
+        total = 0
+        while total >= 0:
+            total += 1
+        return super().reduce()
+
+
+class LooksForAnId(Sound):  # type: ignore[misc]
+    """Draws until the id is a new one, always from the same."""
+
+    asked: ClassVar[dict[str, Any]] = {"check_s": 0.3}
+
+    def make_id(self, order: MakeSessionId) -> bytes:
+        uid: bytes = super().make_id(order)
+        while uid in {uid}:
+            uid = bytes(uid)
+        return uid
