@@ -223,7 +223,7 @@ async def _drive(
 ) -> fx.Finish:
     async with trio.open_nursery() as nursery:
         if threading.current_thread() is threading.main_thread():
-            nursery.start_soon(_signals, driver)
+            await nursery.start(_signals, driver)
         nursery.start_soon(_statuses, recorder)
         if ready is not None:
             auth = driver.coordinator.config.bulk_auth
@@ -234,9 +234,10 @@ async def _drive(
     return finish
 
 
-async def _signals(driver: CoordinatorDriver) -> None:
-    """The first one stops the run, the second one everything."""
+async def _signals(driver: CoordinatorDriver, task_status: trio.TaskStatus[None]) -> None:
+    """The first one stops the run, the second one everything. Once it has started, none is taken otherwise."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+        task_status.started()
         seen = 0
         async for _ in received:
             seen += 1

@@ -14,7 +14,7 @@ The first line names the format and its version. Lines of the head follow in any
 in JSON, and at most one expectation, `ends STATUS` (how the coordinator finishes) or `breaks ID` (the invariant that a
 fault of the machines breaks). Then each line is a virtual second and an action (`action.py`), in the order of time.
 With `then dullest` as the last line the run goes on by itself to its end: faults are healed and the dullest happens.
-What follows a # is a comment; a file that is written anew keeps those before the head only.
+What follows a # outside of a value is a comment; a file that is written anew keeps those before the head only.
 
 The simulator writes such files, tests keep them, `paceline replay` plays them.
 """
@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..errors import ConfigError, LocalProtocolError
+from ..errors import CheckpointError, ConfigError, LocalProtocolError
 from .action import Action
 from .setup import Setup
-from .violation import Violation
+from .violation import CHECKED, Violation
 
 if TYPE_CHECKING:
     from .world import Step, World
@@ -44,12 +44,15 @@ FORMAT = 1
 DULLEST = "then dullest"
 MOST_ACTIONS = 50_000
 """Actions of the dull end of a run; one that needs more does not end (I38)."""
+WITH_VALUE = ("setup ", "knob ")
+STATUSES = ("ok", "saved", "stopped", "failed")
+"""How a coordinator finishes."""
 SETUP_FIELDS = tuple(field.name for field in attrs.fields(Setup) if field.name not in ("knobs", "thorough"))
 
 Timed = tuple[float, Action]
 
 
-class ScheduleError(ConfigError):
+class ScheduleError(CheckpointError):
     """A file is no schedule: the text names the line and what is wrong with it."""
 
 
@@ -108,7 +111,9 @@ class _Reader:
         for number, line in enumerate(self.lines[1:], 2):
             self.number = number
             words, sign, remark = line.partition("#")
-            if words.strip():
+            if words.startswith(WITH_VALUE):
+                self._line(line.strip())  # a sign may belong to the value
+            elif words.strip():
                 self._line(words.strip())
             elif sign and not (self.setup or self.knobs or self.expected or self.actions):
                 self.comment.append(remark.strip())
@@ -142,7 +147,8 @@ class _Reader:
             where[name] = self._json(value)
         elif key in ("ends", "breaks"):
             self._need(not self.actions and not self.expected, "one expectation, before the actions")
-            self._need(bool(rest) and " " not in rest, f"write '{key}' and one word")
+            known = STATUSES if key == "ends" else CHECKED
+            self._need(rest in known, f"nothing {key} {rest!r}; write '{key}' and one of {', '.join(known)}")
             self.expected[key] = rest
         elif line == DULLEST:
             self.dullest = True
@@ -163,11 +169,16 @@ class _Reader:
             self._need(False, str(error))
 
     def _json(self, text: str) -> Any:
+        """The value that the text begins with; a comment may follow."""
+        text = text.lstrip()
         try:
-            return json.loads(text)
+            value, end = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
             why = f"{text[:60]!r} is no value in JSON; text has quotation marks"
             raise ScheduleError(f"line {self.number}: {why}") from None
+        rest = text[end:].strip()
+        self._need(not rest or rest.startswith("#"), f"{rest[:60]!r} follows the value")
+        return value
 
     def _need(self, holds: bool, text: str) -> None:
         if not holds:
