@@ -104,9 +104,10 @@ class WorkerCollective(WorkerOrders):
     # --- sessions (M-30, M-31) -------------------------------------------------------------------------------------
 
     def forget_session(self) -> None:
-        """A new life is in no session and in no call, whatever its training process still holds (W-21)."""
+        """A new life is in no session and in no call, whatever its training process still holds (W-21). Of the dead it
+        has heard by the old one: a coordinator that has lost that may give their numbers again (M-45)."""
         self.session = self.call = self.session_until = None
-        self.departing, self.void = False, ()
+        self.departing, self.void, self.dead_peers = False, (), ()
 
     def in_place(self, event: object) -> bool:
         """This run averages by collectives (C-19)."""
