@@ -1,7 +1,7 @@
 """The command `paceline`. Thin: it reads options, and what it does stands in the modules it calls.
 
 An error is one line on standard error and an exit code of docs/reference/exit-codes.md. That holds for wrong options
-too, so `main` speaks in place of click. Modules that load torch or trio are imported by the command that needs them:
+too, so `endings` speaks in place of click. Modules that load torch or trio are imported by the command that needs them:
 `paceline --help` answers at once, and without the extras.
 """
 
@@ -12,7 +12,6 @@ import math
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,24 +20,30 @@ import click
 
 from .. import __version__
 from ..core.config import POLICIES, Config
-from ..core.errors import ConfigError, PacelineError
+from ..core.errors import ConfigError
 from .command_check import check
 from .command_conform import conform
 from .command_conform_plugins import averager, policy
 from .command_mutants import mutants
 from .command_replay import replay
 from .command_simulate import simulate
+from .endings import Commands, end, leave
 from .extras import needing
 from .knobs import parse_knobs
+from .places import file_for, folder_for
+from .words import counted
 
 if TYPE_CHECKING:
     from .launch import Kill
 
 __all__ = ["cli", "main", "parse_kill", "parse_slow"]
 
-INTERRUPTED = 130
-UNKNOWN_ERROR = 1
 DEFAULT_RUN_DIR = Path("paceline-run")
+MOST_RANKS = 4096
+"""Ranks of a run: each is a process with links of its own, so more are a mistake in the number."""
+MOST_SECONDS = 100 * 365 * 86_400
+MOST_REPEATS = 1_000_000
+"""Epochs and seeds of a demo, likewise."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -46,42 +51,9 @@ def main() -> None:
     """Entry point of the command: run it, and turn whatever is raised into one line and an exit code."""
     try:
         code = cli.main(prog_name="paceline", standalone_mode=False) or 0
-    except click.exceptions.Exit as end:
-        code = end.exit_code
-    except click.Abort:
-        code = INTERRUPTED
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        code = ConfigError.exit_code
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        where = context.command_path if context else "paceline"
-        text = error.format_message().rstrip(".")
-        code = _complain(f"{text[:1].lower()}{text[1:]}; see {where} --help", ConfigError.exit_code)
-    except Exception as error:
-        cause = _cause(error)
-        if isinstance(cause, PacelineError):
-            code = _complain(str(cause), cause.exit_code)
-        else:
-            code = _complain(f"{type(cause).__name__}: {cause}; this is a bug, please report it", UNKNOWN_ERROR)
-    sys.exit(code)
-
-
-def _cause(error: Exception) -> Exception:
-    """The first error of ours in a group, as trio's nurseries raise them, or else the first one at all."""
-    leaves = [error]
-    while groups := [leaf for leaf in leaves if isinstance(leaf, ExceptionGroup)]:
-        leaves = [leaf for leaf in leaves if leaf not in groups] + [e for group in groups for e in group.exceptions]
-    return next((leaf for leaf in leaves if isinstance(leaf, PacelineError)), leaves[0])
-
-
-def _complain(text: str, code: int) -> int:
-    if os.environ.get("PACELINE_DEBUG") == "1":
-        traceback.print_exc()
-    print(f"paceline: {' '.join(text.split())}", file=sys.stderr, flush=True)
-    return code
+    except BaseException as error:
+        code = end(error)
+    leave(code)
 
 
 # --- options that several commands share -----------------------------------------------------------------------
@@ -127,6 +99,8 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
     """The run's config from the options; ConfigError for what is not allowed."""
     if ranks < 1:
         raise ConfigError(f"--ranks {ranks} is not allowed: a run needs at least one rank; give 1 or more (V-3)")
+    if ranks > MOST_RANKS:
+        raise ConfigError(f"--ranks {ranks} is not allowed: give {MOST_RANKS:,} or less")
     values: dict[str, Any] = {
         "policy": policy, "averager": averager, "max_batch_diff": max_batch_diff, "num_epochs": epochs,
         "batch_size": batch_size, "seed": seed, "target_ranks": ranks,
@@ -155,7 +129,7 @@ def parse_slow(words: Sequence[str], ranks: int) -> dict[int, float]:
     """`1:3` leaves rank 1 a third of its speed. Raises ConfigError."""
     slow = {}
     for word in words:
-        match = re.fullmatch(r"(\d+):(\d+(?:\.\d+)?)", word)
+        match = re.fullmatch(r"(\d{1,9}):(\d{1,18}(?:\.\d{1,18})?)", word)
         if match is None:
             raise ConfigError(f"--slow {word!r} is not allowed: write RANK:FACTOR, such as 1:3")
         rank, factor = int(match[1]), float(match[2])
@@ -172,10 +146,12 @@ def parse_kill(words: Sequence[str], ranks: int) -> list[Kill]:
 
     kills = []
     for word in words:
-        match = re.fullmatch(r"(\d+)@(\d+(?:\.\d+)?)s?", word)
+        match = re.fullmatch(r"(\d{1,9})@(\d{1,18}(?:\.\d{1,18})?)s?", word)
         if match is None:
             raise ConfigError(f"--kill {word!r} is not allowed: write RANK@SECONDSs, such as 1@4s")
         _check_rank("--kill", word, int(match[1]), ranks)
+        if float(match[2]) > MOST_SECONDS:
+            raise ConfigError(f"--kill {word!r} is not allowed: no run lasts so long; give {MOST_SECONDS:,} s or less")
         kills.append(Kill(int(match[1]), float(match[2])))
     return kills
 
@@ -201,7 +177,7 @@ def _check_script(script: str) -> None:
 # --- commands --------------------------------------------------------------------------------------------------
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="paceline", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def cli(debug: bool) -> None:
@@ -230,11 +206,14 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
     rank alone, then both in lock-step, at a cadence, and asynchronously, over the same number of samples.
     """  # fmt: skip
     _debug(debug)
+    folder_for("--out", out)
     with needing("demo"):
         from .demo import Demo
-    for name, value, least in (("--seeds", seeds, 1), ("--epochs", epochs, 1)):
-        if value is not None and value < least:
-            raise ConfigError(f"{name} {value} is not allowed: give {least} or more")
+    for name, value in (("--seeds", seeds), ("--epochs", epochs)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} {value} is not allowed: give 1 or more")
+        if value is not None and value > MOST_REPEATS:
+            raise ConfigError(f"{name} {value} is not allowed: give {MOST_REPEATS:,} or less")
     return Demo(
         out=out, seeds=seeds, epochs=epochs, slow=parse_slow(slow, 2), kills=parse_kill(kill, 2), debug=_debugging()
     ).run()
@@ -303,9 +282,14 @@ def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journ
     if journal is not None:
         options["knobs"] = (*options["knobs"], f"journal={json.dumps(str(journal))}")
     config = _config(ranks, **options)
+    _check_resume(config)
+    run_dir = run_dir or options["resume"] or DEFAULT_RUN_DIR
+    folder_for("--run-dir", run_dir)
+    for option, file in (("--journal", journal), ("--record", record)):
+        file_for(option, file, folders=True)
     from .coordinate import coordinate as body
 
-    return body(config, bind, run_dir or options["resume"] or DEFAULT_RUN_DIR, records=records, record=record)
+    return body(config, bind, run_dir, records=records, record=record)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})
@@ -323,8 +307,8 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
     """
     _debug(debug)
     _check_script(script)
-    if rank is not None and rank < 0:
-        raise ConfigError(f"--rank {rank} is not allowed: ranks count from 0")
+    if rank is not None and not 0 <= rank < MOST_RANKS:
+        raise ConfigError(f"--rank {rank} is not allowed: ranks count from 0, to {MOST_RANKS - 1:,} at most")
     if not 1.0 <= slow < math.inf:
         raise ConfigError(f"--slow {slow} is not allowed: a factor below 1 would be a speed-up; give 1 or more")
     for name in ("PACELINE_TOKEN", "PACELINE_RUN_ID"):
@@ -342,7 +326,9 @@ def join(rank: int | None, slow: float, debug: bool, url: str, script: str, argu
 def explain_table(name: str) -> None:
     """Print the table of transitions NAME, cell by cell.
 
-    A cell says what the machine does in one state on one event. `-> =` says that it stays in that state.
+    A cell says what the machine does in one state on one event: a line for each row, in the order in which they are
+    tried. A line has the number of the row in the table; its guards, or `otherwise`; what is done; behind `->` the
+    state that follows, `=` being the same; in brackets the kind of row and the rule of the protocol.
     """
     from ..core.diagram import text
     from ..core.tables import TABLES
@@ -372,13 +358,19 @@ def coverage_tables(report: Path, everything: bool) -> int:
 
 @cli.command("lint-tables")
 def lint_tables() -> int:
-    """Check every table: total, reachable, no dead row."""
+    """Check every table: total, reachable, no dead row.
+
+    Ends with 1 when there is something to mend, one line for each.
+    """
     from ..core.lint import lint
     from ..core.tables import TABLES, machine_class
 
     findings = [line for name, table in TABLES.items() for line in lint(table, machine_class(name))]
     for line in findings:
         click.echo(line)
+    if not findings:
+        rows = sum(len(table.rows) for table in TABLES.values())
+        click.echo(f"{counted(len(TABLES), 'table')} with {counted(rows, 'row')}: total, reachable, no dead row")
     return 1 if findings else 0
 
 

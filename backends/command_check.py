@@ -22,6 +22,8 @@ import click
 from ..core.config import POLICIES
 from ..core.errors import ConfigError
 from .knobs import parse_knobs
+from .places import folder_for
+from .pool import spawned
 
 if TYPE_CHECKING:
     from ..core.simulation.check_report import CheckReport
@@ -91,6 +93,7 @@ def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: boo
     bounds = list(PROOFS) if prove else [Bounds(**numbers, knobs=given)]
     for one in bounds:
         one.setup()  # knobs that do not go together are said before anything is explored
+    folder_for("--out", out)
     same = None if symmetry is None else parse_symmetry(symmetry)
     for one in bounds:
         if same is not None:
@@ -143,9 +146,7 @@ def _reports(jobs: Sequence[_Job], processes: int) -> Iterator[CheckReport]:
         for job in jobs:
             yield _run(job, alone=True)
         return
-    import multiprocessing
-
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    with spawned(processes) as pool:
         yield from pool.imap_unordered(functools.partial(_run, alone=False), jobs)
 
 

@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 import click
 
 from ..core.conformance import Kit, Level, Outcome, Report, Status
-from ..core.errors import CheckpointError, ConfigError
+from ..core.errors import ConfigError
+from .places import file_for, write_text
 
 __all__ = ["FOUND_WANTING", "KIT_OPTIONS", "asked", "conform", "list_checks", "show_outcome", "show_report"]
 
@@ -92,14 +93,7 @@ def asked(json_path: Path | None, patience_s: float) -> Iterator[Callable[[Outco
     A check that is not over long after its patience holds the interpreter itself, in C, so that no limit of the kit can
     end it: the process then says where every thread is, and ends with 1.
     """
-    if json_path is not None:
-        where = json_path.parent
-        if not where.is_dir():
-            raise ConfigError(f"--json {json_path}: there is no directory {where}; make it first")
-        if json_path.is_dir():
-            raise ConfigError(f"--json {json_path} is a directory; give the name of a file")
-        if not os.access(json_path if json_path.exists() else where, os.W_OK):
-            raise ConfigError(f"--json {json_path} cannot be written: permission denied; give another file")
+    file_for("--json", json_path)
     here = os.getcwd()
     sys.path.insert(0, here)
 
@@ -182,8 +176,5 @@ def show_report(report: Report, json_path: Path | None) -> int:
     click.echo(f"{report.target}: kit {report.kit} {report.kit_version}, up to {report.level.name}; claims {claimed}")
     click.echo(counts or "no check was run")
     if json_path is not None:
-        try:
-            json_path.write_text(report.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise CheckpointError(f"the report could not be written to {json_path}: {error.strerror}") from error
+        write_text(json_path, report.to_json())
     return 0 if report.ok else FOUND_WANTING

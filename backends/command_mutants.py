@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import ConfigError
+from .places import file_for, write_text
+from .pool import MOST_PROCESSES
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -24,6 +26,7 @@ RECORD = Path("build", "mutants.json")
 BY_HAND, HAND_OPERATOR = "section", "by hand"
 """Place and damage of the mutants that are written by hand, one for each row of section 17 of the protocol."""
 
+MOST_SEED = (1 << 63) - 1
 PLAIN_WIDTH, PLAIN_EVERY = 120, 100
 """Where nobody looks at a terminal: how wide the report is, and after how many mutants a line of progress comes."""
 
@@ -34,7 +37,7 @@ PLAIN_WIDTH, PLAIN_EVERY = 120, 100
 @click.option("--only", multiple=True, metavar="PATTERN",
               help="Only mutants whose name this matches, * for any text, repeatable.")
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Only N of them, drawn at random.")
-@click.option("--seed", default=0, show_default=True, metavar="N", help="Of the sample.")
+@click.option("--seed", type=click.IntRange(0, MOST_SEED), metavar="N", help="Of the sample.  [default: 0]")
 @click.option("--list", "names_only", is_flag=True, help="Print their names and try none.")
 @click.option("--tests", multiple=True, metavar="PATH",
               help="Ask only these tests, repeatable.  [default: all that test core]")
@@ -44,13 +47,13 @@ PLAIN_WIDTH, PLAIN_EVERY = 120, 100
 @click.option("--quick", is_flag=True, help="Ask the lint and the quick tests only.")
 @click.option("--thorough", is_flag=True,
               help="Ask every test, also those that never come to the place, and put equivalents to all of them.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), metavar="N",
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1, MOST_PROCESSES), metavar="N",
               help="Worker processes.")
 @click.option("--record", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Where what the tests take is kept.  [default: build/mutants.json of the checkout]")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Also write the whole report there.")
-def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int, names_only: bool,
+def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int | None, names_only: bool,
             tests: Sequence[str], layers: Sequence[str], quick: bool, thorough: bool, jobs: int, record: Path | None,
             out: Path | None) -> int:
     """Damage the tables and see whether the tests notice.
@@ -61,17 +64,22 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
     import resource
     import time
 
-    from rich.console import Console
-
     from ..core.mutation import mutants as all_mutants
     from . import mutant_runs as runs
     from .mutant_report import Report, matches, read_equivalents
+    from .screen import Screen
 
+    _check_options(sample, seed, names_only, layers, quick, thorough, out)
     root = runs.checkout()
     equivalents = read_equivalents(root / EQUIVALENTS)
     calls = _calls(layers)
     made = all_mutants()
     by_hand = not (tables or only) or any(name.startswith(BY_HAND) for name in (*tables, *only))
+    _check_tests(root, tests)
+    file = record or root / RECORD
+    file_for("--json", out)
+    if not names_only:
+        file_for("--record", file, folders=True)
     asked = tests or runs.DEFAULT_TESTS[: 2 if by_hand else 1]
     needed = jobs if not names_only else 1 if by_hand else 0
     began = time.monotonic()
@@ -79,23 +87,22 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
         workers = [stack.enter_context(runs.Worker(root, asked)) for _ in range(needed)]
         places = {name: mutant.place for name, mutant in made.items()}
         places |= dict.fromkeys(workers[0].listed["by_hand"] if by_hand else (), BY_HAND)
-        chosen = _choose(places, tables, only, sample, seed)
+        chosen = _choose(places, tables, only, sample, seed or 0)
         if names_only:
             click.echo("\n".join(chosen))
             return 0
         progress = stack.enter_context(_progress())
-        file = record or root / RECORD
         known = {name for name in chosen if any(matches(line.mutant, name) for line in equivalents)}
         found = _try(root, file, workers, {name: made.get(name) for name in chosen}, known, calls, progress,
                      quick=quick, thorough=thorough)  # fmt: skip
     operators = {name: made[name].operator if name in made else HAND_OPERATOR for name in chosen}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = Report(found, places, operators, equivalents, time.monotonic() - began, used.ru_utime + used.ru_stime,
-                    len(workers))  # fmt: skip
-    console = Console()
-    report.show(console if console.is_terminal else Console(width=PLAIN_WIDTH))
+                    len(workers), frozenset(places))  # fmt: skip
+    screen = Screen()
+    report.show(screen if screen.is_terminal else Screen(width=PLAIN_WIDTH))
     if out is not None:
-        out.write_text(report.json(), encoding="utf-8")
+        write_text(out, report.json())
     return 1 if report.survivors else 0
 
 
@@ -122,6 +129,27 @@ def _try(
     _tell_failing({test: records[test] for test in cut_short})
     work = {name: runs.later_steps(chosen[name], tests, records, calls=calls, thorough=thorough) for name in left}
     return runs.joined(found, runs.try_all(workers, work, kin, _bar(progress, "mutants in whole runs"), teller))
+
+
+def _check_options(
+    sample: int | None, seed: int | None, names_only: bool, layers: Sequence[str], quick: bool, thorough: bool,
+    out: Path | None,
+) -> None:  # fmt: skip
+    """No option is passed over in silence. Raises ConfigError."""
+    for given, needed in (
+        (seed is not None and sample is None, "--seed is that of a --sample: give both"),
+        (names_only and out is not None, "--list tries no mutant, so there is no report for --json: give one of them"),
+        (quick and thorough, "--quick asks little and --thorough all: give one of them"),
+        (quick and bool(layers), "--quick asks no --layer: give one of them"),
+    ):
+        if given:
+            raise ConfigError(needed)
+
+
+def _check_tests(root: Path, tests: Sequence[str]) -> None:
+    for test in tests:
+        if not (root / test.partition("::")[0]).exists():
+            raise ConfigError(f"--tests {test!r} is not allowed: there is no such file or folder in {root}")
 
 
 def _calls(layers: Sequence[str]) -> dict[str, str]:
@@ -175,10 +203,11 @@ def _tell_failing(records: Mapping[str, Record]) -> None:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """Bars on a terminal; elsewhere a line now and then."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    from .screen import Screen
+
+    console = Screen(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         yield progress

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import CheckpointError
+from .places import read_text
+from .words import counted
 
 if TYPE_CHECKING:
     from ..core.effects import Ready
@@ -24,12 +26,18 @@ if TYPE_CHECKING:
 __all__ = ["replay"]
 
 MAGIC = "paceline schedule"
+FIRST = 200
+"""Characters of the first line that are looked at: what has no lines may be of any length."""
+REMARK = "%% "
+"""How a line begins that Mermaid passes over."""
+MOST_ACTIONS = 1_000_000_000
 
 
 @click.command()
-@click.option("--until", type=click.IntRange(min=0), metavar="N",
-              help="Stop after N actions, or N events of a journal.")
-@click.option("--diagram", is_flag=True, help="Print a Mermaid sequence diagram in place of the lines.")
+@click.option("--until", type=click.IntRange(0, MOST_ACTIONS), metavar="N",
+              help="Stop after N actions, N events of a journal, or N events of each machine of a record.")
+@click.option("--diagram", is_flag=True, help="Print a Mermaid sequence diagram in place of the lines; of a record "
+                                              "that of its coordinator.")
 @click.option("--explain", "explains", is_flag=True, help="Say at the end why what waits waits.")
 @click.argument("file", type=click.Path(path_type=Path))
 def replay(until: int | None, diagram: bool, explains: bool, file: Path) -> int:
@@ -41,16 +49,19 @@ def replay(until: int | None, diagram: bool, explains: bool, file: Path) -> int:
     What was recorded is compared: the command ends with 1 if a machine decides anything differently, and names the
     first effect that differs. A schedule is played, one line for each event, and every invariant is checked: the
     command ends with 1 if one breaks, or if the run does not end as the file expects.
+
+    A long journal has parts, each of which begins with a snapshot: each is compared, and all of them are one run, with
+    one diagram and one end.
     """
     try:
         with open(file, encoding="utf-8", errors="replace") as opened:
-            first = opened.readline()
+            first = opened.readline(FIRST)
     except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from error
     if first.startswith(MAGIC):
         from ..core.simulation.schedule import Schedule
 
-        return _play(Schedule.parse(file.read_text(encoding="utf-8")), until, diagram, explains)
+        return _play(Schedule.parse(read_text(file)), until, diagram, explains)
     if not first.startswith("{"):
         raise CheckpointError(f"{file} cannot be replayed: it begins with {first[:40].rstrip()!r}, and is neither a "
                               "schedule, nor a journal, nor the record of a run")  # fmt: skip
@@ -81,62 +92,92 @@ def _play(schedule: Schedule, until: int | None, diagram: bool, explains: bool) 
         broken = violation
     if diagram:
         click.echo(of_steps([(p.rank, p.incarnation) for p in world.processes], steps), nl=False)
+    remark = REMARK if diagram else ""
     if explains:
-        _explain(world.co.explain())
+        _explain(world.co.explain(), remark)
     well, verdict = judge(schedule, world, broken, whole=until is None)
-    click.echo(f"%% {verdict}" if diagram else verdict)
+    click.echo(f"{remark}{verdict}")
     return 0 if well else 1
 
 
-def _explain(reasons: Iterable[Any]) -> None:
+def _explain(reasons: Iterable[Any], remark: str) -> None:
     for reason in reasons:
-        click.echo(str(reason))
+        click.echo(f"{remark}{reason}")
 
 
 # --- records and journals --------------------------------------------------------------------------------------------
 
 
+Part = tuple[str, "Head", "list[Ready]"]
+"""Of a record one machine, of a journal what follows one of its snapshots: its name, how it begins, what happened."""
+
+
 def _compare(file: Path, until: int | None, diagram: bool, explains: bool) -> int:
-    from ..transports.journal_file import read_journal
+    from ..transports.journal_file import is_torn, read_journal
     from ..transports.record_file import is_record, read_record, replay_batches
 
     recorded = is_record(file)
-    machines = read_record(file) if recorded else {
-        f"part {number}" if number else "": part for number, part in enumerate(read_journal(file))
-    }  # fmt: skip
-    remark = "%% " if diagram else ""
+    if recorded:
+        parts = [(by, head, _cut(batches, until)) for by, (head, batches) in read_record(file).items()]
+    else:
+        whole = read_journal(file)
+        names = [f"part {number}" if len(whole) > 1 else "" for number in range(1, len(whole) + 1)]
+        parts = _cut_parts([(name, *part) for name, part in zip(names, whole, strict=True)], until)
+    shown = [part for part in parts if not recorded or part[0].startswith("coordinator")]
+    remark = REMARK if diagram else ""
+    if diagram:
+        _draw(shown)
+    if explains and shown:
+        _, head, batches = shown[-1]
+        _explain(_machine(head, [record for batch in batches for record in batch.records]).explain(), remark)
     differs = False
-    for by, (head, whole) in machines.items():
-        batches = whole if until is None else _cut(whole, until)
-        if not recorded or by.startswith("coordinator"):
-            _show(head, batches, diagram, explains)
+    for by, head, batches in parts:
         found = replay_batches(by, head, batches)
         differs = differs or found.difference is not None
-        name = f"{by}: " if recorded else ""
+        name = f"{by}: " if by else ""
         if found.difference is not None and not recorded:
-            click.echo(f"{remark}{found.difference}")
+            click.echo(f"{remark}{name}{found.difference}")
         else:
             said = found.difference or "the replay is the same"
-            click.echo(f"{remark}{name}{found.events} events, {found.effects} effects: {said}")
+            counts = f"{counted(found.events, 'event')}, {counted(found.effects, 'effect')}"
+            click.echo(f"{remark}{name}{counts}: {said}")
+    if is_torn(file):
+        click.echo(f"{remark}the last line was never finished, so it is left out")
     return 1 if differs else 0
 
 
-def _show(head: Head, batches: list[Ready], diagram: bool, explains: bool) -> None:
-    """What is to be seen of one machine besides its comparison."""
+def _draw(parts: Iterable[Part]) -> None:
+    """One diagram of all that the coordinator saw."""
     from ..core.simulation.sequence import of_records
 
-    if diagram:
-        turns: list[tuple[Any, Iterable[Any]]] = []
+    turns: list[tuple[Any, Iterable[Any]]] = []
+    for _, _, batches in parts:
         for batch in batches:
             turns += [(event, ()) for _, event in batch.records[:-1]]
             turns += [(event, batch.effects) for _, event in batch.records[-1:]]
-        click.echo(of_records(turns), nl=False)
-    if explains:
-        _explain(_machine(head, [record for batch in batches for record in batch.records]).explain())
+    click.echo(of_records(turns), nl=False)
 
 
-def _cut(batches: list[Ready], events: int) -> list[Ready]:
-    """The first batches, so that at most so many events are in them: a batch is the least that can be compared."""
+def _cut_parts(parts: list[Part], until: int | None) -> list[Part]:
+    """The first parts of a journal, so that at most `until` events are in all of them; the first one always."""
+    kept: list[Part] = []
+    left = until
+    for name, head, batches in parts:
+        cut = _cut(batches, left)
+        kept.append((name, head, cut))
+        if len(cut) < len(batches):
+            break
+        left = None if left is None else left - sum(len(batch.records) for batch in cut)
+        if left == 0:
+            break
+    return kept
+
+
+def _cut(batches: list[Ready], events: int | None) -> list[Ready]:
+    """The first batches, so that at most so many events are in them, None being any number: a batch is the least that
+    can be compared."""
+    if events is None:
+        return batches
     kept: list[Ready] = []
     for batch in batches:
         events -= len(batch.records)

@@ -15,6 +15,9 @@ import click
 
 from ..core.errors import ConfigError
 from .knobs import parse_knobs
+from .places import folder_for, write_text
+from .pool import MOST_PROCESSES, spawned
+from .words import counted
 
 if TYPE_CHECKING:
     from ..core.simulation.campaign import Campaign
@@ -28,6 +31,9 @@ CHUNK = 4
 COLLECT_EVERY = 50_000
 """New objects between two searches for rings. A run makes many small values and few rings; to look for them as often as
 an interpreter does took a tenth of its time."""
+SEEDS, MOST_SEEDS, MOST_SEED = 100, 1_000_000, (1 << 63) - 1
+PLAIN_FIRST, PLAIN_EVERY = (10, 100), 1000
+"""Runs after which a line of progress comes where there is no terminal."""
 SHOWN = 5
 """Failures that are shortened and written; the others are named."""
 
@@ -35,20 +41,20 @@ SHOWN = 5
 @click.command()
 @click.option("--ranks", default=8, show_default=True, type=click.IntRange(min=1), metavar="N",
               help="Ranks a run begins with.")
-@click.option("--seeds", default=100, show_default=True, type=click.IntRange(min=1), metavar="N",
-              help="Runs, with seeds 0 to N-1.")
-@click.option("--seed", type=click.IntRange(min=0), metavar="S", help="One run, with this seed.")
+@click.option("--seeds", type=click.IntRange(1, MOST_SEEDS), metavar="N",
+              help="Runs, with seeds 0 to N-1.  [default: 100]")
+@click.option("--seed", type=click.IntRange(0, MOST_SEED), metavar="S", help="One run, with this seed.")
 @click.option("--faults", default="storm", show_default=True, metavar="NAME",
               help="What strikes: calm, slow, flaky or storm.")
 @click.option("--policy", metavar="NAME", help="sync, cadence or async.  [default: drawn from the seed]")
 @click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="A knob that is not to be drawn, repeatable.")
-@click.option("--processes", default=PROCESSES, show_default=True, type=click.IntRange(min=1), metavar="N",
-              help="Processes that run them.")
+@click.option("--processes", default=PROCESSES, show_default=True, type=click.IntRange(1, MOST_PROCESSES),
+              metavar="N", help="Processes that run them.")
 @click.option("--out", default="paceline-simulate", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
               help="Where the schedules of failures go.")
 @click.option("--keep", is_flag=True, help="With --seed: write the schedule of the run, failed or not.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def simulate(ranks: int, seeds: int, seed: int | None, faults: str, policy: str | None, knobs: Sequence[str],
+def simulate(ranks: int, seeds: int | None, seed: int | None, faults: str, policy: str | None, knobs: Sequence[str],
              processes: int, out: Path, keep: bool, as_json: bool) -> int:  # fmt: skip
     """Simulate cohorts under virtual time, with faults.
 
@@ -61,9 +67,14 @@ def simulate(ranks: int, seeds: int, seed: int | None, faults: str, policy: str 
     from ..core.simulation.faults import profile
     from ..core.simulation.simulator import Case
 
+    if seed is not None and seeds is not None:
+        raise ConfigError("--seed is one run and --seeds are many: give one of them")
+    if keep and seed is None:
+        raise ConfigError("--keep writes the schedule of one run: name it with --seed")
     profile(faults)
     given = parse_knobs(knobs)
-    numbers = range(seeds) if seed is None else (seed,)
+    folder_for("--out", out)
+    numbers = range(SEEDS if seeds is None else seeds) if seed is None else (seed,)
     cases = [Case(seed=number, ranks=ranks, faults=faults, policy=policy, knobs=given) for number in numbers]
     _check(cases[0])
     campaign = Campaign(faults, ranks)
@@ -73,7 +84,7 @@ def simulate(ranks: int, seeds: int, seed: int | None, faults: str, policy: str 
             advance(len(campaign.failures))
     written = _write_failures(campaign, out)
     if keep and seed is not None:
-        written[seed] = _write(out / f"seed-{seed}.schedule", _whole(cases[0]))
+        written[seed] = write_text(out / f"seed-{seed}.schedule", _whole(cases[0]))
     if as_json:
         schedules = {str(number): str(path) for number, path in written.items()}
         click.echo(json.dumps({**campaign.facts(), "schedules": schedules}, indent=1))
@@ -114,33 +125,40 @@ def _outcomes(cases: Sequence[Case], processes: int) -> Iterator[Outcome]:
     if processes == 1:
         yield from map(_run, cases)
         return
-    import multiprocessing
-
-    with multiprocessing.get_context("spawn").Pool(processes, begin_process) as pool:
+    with spawned(processes, begin_process) as pool:
         yield from pool.imap_unordered(_run, cases, chunksize=CHUNK)
 
 
 class _progress:
-    """A bar on standard error, if somebody looks at it."""
+    """A bar on standard error, if somebody looks at it; else a line now and then."""
 
     def __init__(self, total: int, *, hidden: bool) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(stderr=True)
+        from .screen import Screen
+
+        console = Screen(stderr=True)
         self._bar = Progress(
             TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]} failed"),
             TimeRemainingColumn(), console=console, transient=True,
             disable=hidden or total == 1 or not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task("", total=total, failed=0)
+        self._plain = not hidden and not console.is_terminal
+        self._total, self._done = total, 0
 
     def __enter__(self) -> Callable[[int], None]:
         self._bar.start()
-        return lambda failed: self._bar.update(self._task, advance=1, failed=failed)
+        return self._advance
 
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
+
+    def _advance(self, failed: int) -> None:
+        self._done += 1
+        self._bar.update(self._task, advance=1, failed=failed)
+        if self._plain and (self._done in PLAIN_FIRST or self._done % PLAIN_EVERY == 0):
+            click.echo(f"simulating: {self._done:,} of {self._total:,}, {failed} failed", err=True)
 
 
 # --- what is written and said ----------------------------------------------------------------------------------------
@@ -163,28 +181,20 @@ def _write_failures(campaign: Campaign, out: Path) -> dict[int, Path]:
 
     ends = sorted(campaign.failures.items())
     failed = [(seed, end.schedule, end.violation) for seed, end in ends if end.schedule is not None]
-    written = {seed: _write(out / f"seed-{seed}.schedule", str(schedule)) for seed, schedule, _ in failed}
+    written = {seed: write_text(out / f"seed-{seed}.schedule", str(schedule)) for seed, schedule, _ in failed}
     for seed, schedule, violation in failed[:SHOWN]:
         click.echo(f"seed {seed}: {violation}; {written[seed]} is being shortened", err=True)
-        _write(written[seed], str(shrink(schedule, MsgpackCodec())))
+        write_text(written[seed], str(shrink(schedule, MsgpackCodec())))
     return written
-
-
-def _write(path: Path, text: str) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; give another --out") from error
-    return path
 
 
 def _summary(campaign: Campaign, written: dict[int, Path]) -> Iterator[str]:
     from ..core.simulation.marks import MARKS
 
     ends = ", ".join(f"{count} {status}" for status, count in sorted(campaign.statuses.items()))
-    yield (f"{campaign.seeds} runs of {campaign.ranks} ranks, faults {campaign.faults}: {campaign.steps:,} events, "
-           f"{campaign.cycles:,} cycles, {campaign.struck:,} faults, {campaign.rank_hours:,.1f} simulated rank-hours")
+    yield (f"{counted(campaign.seeds, 'run')} of {counted(campaign.ranks, 'rank')}, faults {campaign.faults}: "
+           f"{counted(campaign.steps, 'event')}, {counted(campaign.cycles, 'cycle')}, "
+           f"{counted(campaign.struck, 'fault')}, {campaign.rank_hours:,.1f} simulated rank-hours")
     yield f"ended {ends}"
     width = max(map(len, MARKS))
     yield f"{'reached':<{width}}    runs   times  rule"

@@ -23,6 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .report import Figures
+from .screen import Screen
+from .words import counted
 
 __all__ = ["Board", "Display", "comparison", "plain_error"]
 
@@ -95,7 +97,8 @@ class Board:
     def result(self, run_dir: Path) -> str:
         """What a run that ended has to show."""
         return (
-            f"{self.merged} of {self.total} batches in {self.cycle} cycles and {self.elapsed:.1f} s; the model is "
+            f"{self.merged} of {counted(self.total, 'batch', 'batches')} in {counted(self.cycle, 'cycle')} and "
+            f"{self.elapsed:.1f} s; the model is "
             f"{run_dir / 'consensus.safetensors'}"
         )
 
@@ -130,7 +133,7 @@ class Display:
 
     def __init__(self, title: str = "", *, quiet: bool = False, console: Console | None = None) -> None:
         self.board = Board(title)
-        self._console = console or Console(highlight=False)
+        self._console = console or Screen(highlight=False)
         self._quiet = quiet
         self._next_plain = 0.0
         self._live: Live | None = None

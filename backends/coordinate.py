@@ -25,6 +25,7 @@ from .console import Display, plain_error
 from .launch import EXIT_CODES
 from .reopen import run_id_of
 from .serve import serve
+from .words import counted
 
 __all__ = ["coordinate"]
 
@@ -36,7 +37,8 @@ def coordinate(config: Config, bind: str, run_dir: Path, *, records: bool, recor
     made = {"PACELINE_TOKEN": 32, "PACELINE_RUN_ID": 16}
     words = {name: os.environ.get(name) or secrets.token_hex(size) for name, size in made.items()}
     journal = None if config.journal is None else Path(config.journal)
-    if journal is not None and journal.exists() and journal.stat().st_size:
+    goes_on = journal is not None and journal.exists() and journal.stat().st_size > 0
+    if journal is not None and goes_on:
         if not os.environ.get("PACELINE_TOKEN"):
             raise ConfigError(f"PACELINE_TOKEN is not set: the ranks of the run in {journal} know it, and no other; "
                               "export it as it was printed when the run began")  # fmt: skip
@@ -49,7 +51,7 @@ def coordinate(config: Config, bind: str, run_dir: Path, *, records: bool, recor
         if invite:
             print(f"export {invite}", file=sys.stderr, flush=True)
         return _records(config, bind, run_dir, record, credentials)
-    return _display(config, bind, run_dir, record, credentials, invite)
+    return _display(config, bind, run_dir, record, credentials, invite, goes_on=goes_on)
 
 
 def _bytes(name: str, words: Mapping[str, str], size: int) -> bytes:
@@ -77,12 +79,17 @@ def _records(config: Config, bind: str, run_dir: Path, record: Path | None, cred
 
 
 def _display(
-    config: Config, bind: str, run_dir: Path, record: Path | None, credentials: Credentials, invite: str
+    config: Config, bind: str, run_dir: Path, record: Path | None, credentials: Credentials, invite: str,
+    *, goes_on: bool,
 ) -> int:
     with Display() as display:
 
         def ready(url: str) -> None:
-            display.notice(f"listening on {url} for {config.target_ranks} ranks; start each of them with")
+            if goes_on:
+                display.notice(f"listening on {url}; the run goes on, and its ranks come back by themselves")
+                return
+            ranks = counted(config.target_ranks or config.min_ranks, "rank")
+            display.notice(f"listening on {url} for {ranks}; start each of them with")
             where = shlex.quote(url.replace("0.0.0.0", "HOST"))
             display.notice(f"  {invite + ' ' if invite else ''}paceline join {where} train.py")
 

@@ -26,6 +26,7 @@ from .demo_data import SPLIT_SEED, TEST_SAMPLES, load_split
 from .demo_train import BATCH_SIZE, build_model, evaluate, write_samples
 from .launch import INTERRUPTED, Kill, LocalRun
 from .report import Accounting, Figures, Recording, account, figures, mean_figures, read_timeline
+from .screen import Screen
 
 __all__ = ["CONTESTS", "Contest", "Demo", "summary"]
 
@@ -65,7 +66,7 @@ class Demo:
     slow: Mapping[int, float] = attrs.field(factory=dict)
     kills: Sequence[Kill] = ()
     debug: bool = False
-    console: Console = attrs.field(factory=lambda: Console(highlight=False))
+    console: Console = attrs.field(factory=lambda: Screen(highlight=False))
 
     _split: tuple[TensorDataset, TensorDataset] = attrs.field(init=False, factory=load_split)
     _recordings: list[Recording] = attrs.field(init=False, factory=list)

@@ -20,6 +20,6 @@ def parse_knobs(words: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {word!r} is not allowed: write KNOB=VALUE, such as anchor=20")
         try:
             values[name] = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             values[name] = text
     return values

@@ -7,7 +7,7 @@ tests/mutants.toml, each with a reason of one line that a reviewer can check:
     mutant = "run/*/kind:*"
     reason = "nobody reads the kind of a row of this table"
 
-A star stands for any text, so that a line outlives the rows around it. A line is stale when mutants it names were
+A star stands for any text, so that a line outlives the rows around it. A line is stale when all mutants it names were
 tried and every one of them was noticed.
 """
 
@@ -25,8 +25,9 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
-from ..core.errors import ConfigError
+from ..core.errors import CheckpointError
 from .mutant_runs import Found
+from .words import counted
 
 __all__ = ["Equivalent", "Report", "matches", "read_equivalents"]
 
@@ -54,17 +55,17 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def read_equivalents(path: Path) -> tuple[Equivalent, ...]:
-    """The lines of the file. Raises ConfigError, with the line, for one without a mutant or a reason."""
+    """The lines of the file. Raises CheckpointError, with the line, for one without a mutant or a reason."""
     remedy = 'write [[equivalent]] with mutant = "..." and reason = "..."'
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; {remedy}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; {remedy}") from error
     found = []
     for number, line in enumerate(told.get("equivalent", ()), 1):
         named = [line.get(key) for key in ("mutant", "reason")]
         if set(line) != {"mutant", "reason"} or not all(isinstance(each, str) and each for each in named):
-            raise ConfigError(f"{path}: number {number} is {line!r}; {remedy}")
+            raise CheckpointError(f"{path}: number {number} is {line!r}; {remedy}")
         found.append(Equivalent(**line))
     return tuple(found)
 
@@ -72,7 +73,8 @@ def read_equivalents(path: Path) -> tuple[Equivalent, ...]:
 @attrs.frozen
 class Report:
     """Everything that was tried. `places` and `operators` give for each mutant where it is and what was done; `seconds`
-    is how long all of it lasted, `processor` the seconds of processor time of all workers."""
+    is how long all of it lasted, `processor` the seconds of processor time of all workers. `known` are all the mutants
+    that there are."""
 
     found: Sequence[Found]
     places: Mapping[str, str]
@@ -81,6 +83,7 @@ class Report:
     seconds: float
     processor: float
     workers: int
+    known: frozenset[str] = frozenset()
 
     def reason(self, mutant: str) -> str | None:
         """Why a mutant is equivalent, if it is said to be."""
@@ -93,11 +96,12 @@ class Report:
 
     @property
     def stale(self) -> list[str]:
-        """Lines of the file that explain nothing any more: every mutant they name was noticed."""
+        """Lines of the file that explain nothing any more: every mutant they name was tried and noticed."""
         lines = []
+        tried = {each.mutant: each for each in self.found}
         for line in self.equivalents:
-            tried = [each for each in self.found if matches(line.mutant, each.mutant)]
-            if tried and all(each.layer for each in tried):
+            named = [name for name in {**dict.fromkeys(sorted(self.known)), **tried} if matches(line.mutant, name)]
+            if named and all(name in tried and tried[name].layer for name in named):
                 lines.append(line.mutant)
         return lines
 
@@ -129,8 +133,9 @@ class Report:
             console.print(f"stale, it is noticed: {line}", markup=False, highlight=False, soft_wrap=True)
         alive = len(survivors)
         told = (
-            f"{len(self.found)} mutants in {self.seconds:.0f} s, {self.workers} at a time, {self.processor:.0f} s of "
-            f"processor time: {self._share():.1%} of those that are not equivalent are noticed, "
+            f"{counted(len(self.found), 'mutant')} in {self.seconds:.0f} s, {self.workers} at a time, "
+            f"{self.processor:.0f} s of processor time: "
+            f"{self._share():.1%} of those that are not equivalent are noticed, "
             f"{alive} {'is' if alive == 1 else 'are'} not"
         )
         console.print(told, highlight=False, soft_wrap=True)

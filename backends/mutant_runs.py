@@ -35,6 +35,7 @@ import attrs
 
 from ..core.errors import ConfigError, InvariantError, PacelineError
 from ..core.mutation import Mutant
+from .places import write_text
 
 __all__ = [
     "DEFAULT_TESTS", "Found", "Record", "Worker", "checkout", "joined", "later_steps", "prepare", "steps", "try_all",
@@ -162,7 +163,6 @@ def prepare(
             parts[test] = [number]
         elif test not in told:
             parts.setdefault(test.partition("::")[0], []).append(number)
-    file.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(answer: Mapping[str, Any]) -> None:
         """What was found so far is worth keeping when the rest is cut short."""
@@ -173,7 +173,7 @@ def prepare(
         # A file that was edited after the tests were collected is not the one that was run.
         files.update((name, digests[name]) for name in names if (root / name).stat().st_mtime < workers[0].began)
         kept = {"format": FORMAT, "code": code, "files": files, "tests": told}
-        file.write_text(json.dumps(kept, indent=0), encoding="utf-8")
+        write_text(file, json.dumps(kept, indent=0))
 
     limit = None if whole else QUICK_S
     jobs = [{"do": "record", "tests": numbers, "limit": limit} for numbers in parts.values()]

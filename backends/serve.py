@@ -224,7 +224,7 @@ async def _drive(
 ) -> fx.Finish:
     async with trio.open_nursery() as nursery:
         if threading.current_thread() is threading.main_thread():
-            nursery.start_soon(_signals, driver)
+            await nursery.start(_signals, driver)
         nursery.start_soon(_statuses, recorder)
         if ready is not None:
             ready(listener.url + _for_diallers(driver.coordinator.config))
@@ -243,9 +243,10 @@ def _for_diallers(config: Config) -> str:
     return f"?{urlencode(said)}" if said else ""
 
 
-async def _signals(driver: CoordinatorDriver) -> None:
-    """The first one stops the run, the second one everything."""
+async def _signals(driver: CoordinatorDriver, task_status: trio.TaskStatus[None]) -> None:
+    """The first one stops the run, the second one everything. Once it has started, none is taken otherwise."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+        task_status.started()
         seen = 0
         async for _ in received:
             seen += 1

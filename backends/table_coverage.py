@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ..core.diagram import in_words
 from ..core.engine import Table
-from ..core.errors import ConfigError
+from ..core.errors import CheckpointError
+from .places import read_text
 
 __all__ = ["FORMAT", "HOW", "TESTS_SHOWN", "read", "report"]
 
@@ -26,17 +27,17 @@ Tests = dict[str, dict[str, list[str]]]
 
 
 def read(path: Path) -> Tests:
-    """What the suite has written. Raises ConfigError, with the remedy, when there is none or it cannot be read."""
+    """What the suite has written. Raises CheckpointError, with the remedy, when there is none or it cannot be read."""
     remedy = f"make it with: {HOW} {path}"
     if not path.is_file():
-        raise ConfigError(f"there is no record of the tests at {path}; {remedy}")
+        raise CheckpointError(f"there is no record of the tests at {path}; {remedy}")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
         if found["format"] != FORMAT:
-            raise ConfigError(f"{path} has format {found['format']!r}, this version reads {FORMAT}; {remedy}")
+            raise CheckpointError(f"{path} has format {found['format']!r}, this version reads {FORMAT}; {remedy}")
         return {name: {line["row"]: list(line["tests"]) for line in rows} for name, rows in found["tables"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} is no record of the tests; {remedy}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no record of the tests; {remedy}") from error
 
 
 def report(tests: Tests, tables: Mapping[str, Table], most: int | None) -> tuple[list[str], list[str]]:

@@ -83,7 +83,8 @@ class StallError(PacelineError):
 
 
 class CheckpointError(PacelineError):
-    """A file of a checkpoint could not be written, or does not fit the run that wants to read it (K-8, K-12)."""
+    """A file could not be written, cannot be read, or is not what it is taken for: of a checkpoint (K-8, K-12), a
+    journal, a record, a schedule, a report."""
 
     exit_code = 7
 

@@ -389,11 +389,13 @@ def prose_of(text: str | None) -> str:
 
 def argument(parameter: click.Argument) -> str:
     name = parameter.metavar or (parameter.name or "").upper()
-    return f"[{name}]..." if parameter.nargs == -1 else name
+    if parameter.nargs == -1:
+        return f"[{name}]..."
+    return name if parameter.required else f"[{name}]"
 
 
 def option(parameter: click.Option) -> tuple[str, str, str]:
-    words = ", ".join(parameter.opts)
+    words = ", ".join((*parameter.opts, *parameter.secondary_opts))
     default = parameter.default
     if parameter.required:
         shown = "required"
@@ -401,6 +403,8 @@ def option(parameter: click.Option) -> tuple[str, str, str]:
         shown = f"`{' '.join(map(str, default))}`"
     elif isinstance(default, (str, int, float)) and not isinstance(default, bool):
         shown = f"`{default}`"
+    elif parameter.secondary_opts:
+        shown = f"`{(parameter.opts if default else parameter.secondary_opts)[0]}`"
     else:
         shown = ""
     value = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"

@@ -40,7 +40,7 @@ def packages_of_the_tree() -> set[str]:
 
 def modules_of_the_tree() -> set[str]:
     """Path inside the wheel of every module in the tree."""
-    files = [ROOT / "__init__.py"]
+    files = [ROOT / "__init__.py", ROOT / "__main__.py"]
     for floor in FLOORS:
         files += (ROOT / floor).rglob("*.py")
     return {f"paceline/{file.relative_to(ROOT).as_posix()}" for file in files}
@@ -83,9 +83,9 @@ def test_every_directory_with_modules_is_a_package() -> None:
     assert without == set()
 
 
-def test_the_root_holds_no_module_but_the_facade() -> None:
+def test_the_root_holds_no_module_but_the_facade_and_the_command() -> None:
     """Any other module there would become a part of the package."""
-    assert [file.name for file in ROOT.glob("*.py")] == ["__init__.py"]
+    assert sorted(file.name for file in ROOT.glob("*.py")) == ["__init__.py", "__main__.py"]
 
 
 def test_the_wheel_holds_the_modules_the_type_marker_and_nothing_else(wheel: Path) -> None:

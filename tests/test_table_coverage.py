@@ -14,7 +14,7 @@ from paceline.backends.cli import cli
 from paceline.backends.table_coverage import read, report
 from paceline.core.diagram import in_words
 from paceline.core.engine import Kind, untaken
-from paceline.core.errors import ConfigError
+from paceline.core.errors import CheckpointError
 from paceline.core.tables import RUN, TABLES
 
 from support.hand import Hand
@@ -96,5 +96,5 @@ def test_what_is_no_record_is_told_with_the_remedy(tmp_path: Path, text: str | N
     file = tmp_path / "r"
     if text is not None:
         file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="pytest tests/core --table-coverage"):
+    with pytest.raises(CheckpointError, match="pytest tests/core --table-coverage"):
         read(file)

@@ -33,7 +33,7 @@ from ..core.worker import Worker
 
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
-__all__ = ["JournalEnd", "JournalFile", "read_end", "read_journal"]
+__all__ = ["JournalEnd", "JournalFile", "is_torn", "read_end", "read_journal"]
 
 HEAD_MARK = b'{"journal":'
 """How a head begins, and no other line."""
@@ -143,6 +143,12 @@ def read_end(path: Path) -> JournalEnd:
     has_before = not batches and last > 0 and not lines[last - 1].startswith(HEAD_MARK)
     before = _parsed(path, last, lines[last - 1], batch_of) if has_before else None
     return JournalEnd.of(begun, batches, before, sum(len(line) + 1 for line in lines))
+
+
+def is_torn(path: Path) -> bool:
+    """Whether the last line was never finished, so that whoever reads the file leaves it out. Raises
+    `CheckpointError` if it cannot be read."""
+    return not _bytes(path).endswith(b"\n")
 
 
 def _bytes(path: Path) -> bytes:

@@ -51,6 +51,7 @@ class _Host:
         with far:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", f"{__package__}.host", target, str(far.fileno())], pass_fds=[far.fileno()],
+                start_new_session=True,  # Ctrl-C is for who started it
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
         self._numbers = itertools.count()

@@ -6,8 +6,8 @@ gives it up when its time is over: `Stuck`, which names the call of the plug-in 
 
 The thread is then ended by an exception raised inside it, which comes as soon as it runs Python code again. One that
 waits in the system for longer than that stays behind, asleep, and keeps no program from ending. A loop that holds the
-interpreter itself, such as `max(itertools.count())`, lets no other thread see the time; a kit in a process of its own is
-ended all the same (`paceline conform`).
+interpreter itself, such as `max(itertools.count())`, lets no other thread see the time; a kit in a process of its own
+is ended all the same (`paceline conform`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ fault of the machines breaks), or `never ends` or `never ends well` (after the a
 leads to an end, or to one with everything covered; the model checker looks at all of them, `onward.py`). Then each line
 is a virtual second and an action (`action.py`), in the order of time. With `then dullest` as the last line the run goes
 on by itself to its end: faults are healed and the dullest happens.
-What follows a # is a comment; a file that is written anew keeps those before the head only.
+What follows a # outside of a value is a comment; a file that is written anew keeps those before the head only.
 
 The simulator writes such files, tests keep them, `paceline replay` plays them.
 """
@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..errors import ConfigError, LocalProtocolError
+from ..errors import CheckpointError, ConfigError, LocalProtocolError
 from .action import Action
 from .setup import Setup
-from .violation import Violation
+from .violation import CHECKED, Violation
 
 if TYPE_CHECKING:
     from .world import Step, World
@@ -48,12 +48,15 @@ NEVER = ("ends", "ends well")
 """What may never come of a run, the stronger claim first."""
 MOST_ACTIONS = 50_000
 """Actions of the dull end of a run; one that needs more does not end (I38)."""
+WITH_VALUE = ("setup ", "knob ")
+STATUSES = ("ok", "saved", "stopped", "failed")
+"""How a coordinator finishes."""
 SETUP_FIELDS = tuple(field.name for field in attrs.fields(Setup) if field.name not in ("knobs", "thorough"))
 
 Timed = tuple[float, Action]
 
 
-class ScheduleError(ConfigError):
+class ScheduleError(CheckpointError):
     """A file is no schedule: the text names the line and what is wrong with it."""
 
 
@@ -116,7 +119,9 @@ class _Reader:
         for number, line in enumerate(self.lines[1:], 2):
             self.number = number
             words, sign, remark = line.partition("#")
-            if words.strip():
+            if words.startswith(WITH_VALUE):
+                self._line(line.strip())  # a sign may belong to the value
+            elif words.strip():
                 self._line(words.strip())
             elif sign and not (self.setup or self.knobs or self.expected or self.actions):
                 self.comment.append(remark.strip())
@@ -151,7 +156,8 @@ class _Reader:
             where[name] = self._json(value)
         elif key in ("ends", "breaks"):
             self._need(not self.actions and not self.expected, "one expectation, before the actions")
-            self._need(bool(rest) and " " not in rest, f"write '{key}' and one word")
+            known = STATUSES if key == "ends" else CHECKED
+            self._need(rest in known, f"nothing {key} {rest!r}; write '{key}' and one of {', '.join(known)}")
             self.expected[key] = rest
         elif key == "never":
             self._need(not self.actions and not self.expected, "one expectation, before the actions")
@@ -176,11 +182,16 @@ class _Reader:
             self._need(False, str(error))
 
     def _json(self, text: str) -> Any:
+        """The value that the text begins with; a comment may follow."""
+        text = text.lstrip()
         try:
-            return json.loads(text)
+            value, end = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
             why = f"{text[:60]!r} is no value in JSON; text has quotation marks"
             raise ScheduleError(f"line {self.number}: {why}") from None
+        rest = text[end:].strip()
+        self._need(not rest or rest.startswith("#"), f"{rest[:60]!r} follows the value")
+        return value
 
     def _need(self, holds: bool, text: str) -> None:
         if not holds:

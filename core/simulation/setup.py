@@ -12,11 +12,13 @@ from ..config import Config, config_digest
 from ..errors import ConfigError
 from ..schema import EntryClass, Schema, SchemaEntry, dataset_signature
 
-__all__ = ["MODEL", "STATEFUL", "Setup", "greeting", "sorted_knobs"]
+__all__ = ["MODEL", "MOST_RANKS", "STATEFUL", "Setup", "greeting", "sorted_knobs"]
 
 MODEL = Schema(entries=(SchemaEntry(name="w", cls=EntryClass.PARAM, shape=(1,), dtype="float64"),))
 STATEFUL = Schema(entries=(*MODEL.entries, SchemaEntry(name="n", cls=EntryClass.LOCAL, shape=(), dtype="int64")))
 """The same with an entry that no consensus holds, so that a joiner needs a donor (M-24)."""
+MOST_RANKS, MOST_SAMPLES, MOST_BLOCKS = 256, 10_000_000, 1_000
+"""Bounds of a setup: more would be made without an end in sight, and is a mistake in the number."""
 AVERAGERS = ("star", "collective")
 """Averagers that a simulated run has: one that holds the sum, and one in place."""
 DEFAULTS: dict[str, Any] = {
@@ -57,9 +59,10 @@ class Setup:
     thorough: bool = True
 
     def __attrs_post_init__(self) -> None:
-        for name in ("ranks", "samples", "blocks"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)} is not allowed: a simulated run needs at least 1")
+        for name, most in (("ranks", MOST_RANKS), ("samples", MOST_SAMPLES), ("blocks", MOST_BLOCKS)):
+            number = getattr(self, name)
+            if type(number) is not int or not 1 <= number <= most:
+                raise ConfigError(f"{name} = {number!r} is not allowed: a simulated run has 1 to {most:,} of them")
         averager = self.config().averager
         if averager not in AVERAGERS:
             raise ConfigError(f"averager = {averager!r} cannot be simulated: choose one of {', '.join(AVERAGERS)}")

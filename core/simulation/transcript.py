@@ -4,7 +4,7 @@
 
 First the virtual second, then the action, then the machine that took the event, the event with its fields, and what it
 led to. What is the same in every message (run, generation, lane numbers) is left out, as is what only people would
-read.
+read, and a field that is what it would be by default; but whom something is about is always said.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["describe", "lines", "name_of", "of_turn"]
 
 LEFT_OUT = frozenset({"run_id", "generation", "rank", "incarnation", "report_seq", "control_seq", "digest", "text"})
+WHOM = ("rank", "incarnation")
+"""What says whom something is about: never left out, also where it is what it would be by default."""
+NOBODYS = 0
+"""The incarnation of no life: at a worker rank and incarnation of an event may be left open, as they are its own."""
 SHORT = 48
 
 
@@ -59,7 +63,13 @@ def describe(thing: Any) -> str:
     if isinstance(thing, fx.Reporting):
         return f"{type(thing.report).__name__}{_fields(thing.report)}"
     if isinstance(thing, fx.Emit):
-        return thing.name
+        return " ".join((thing.name, *(f"{name}={thing.facts[name]}" for name in WHOM if name in thing.facts)))
+    if isinstance(thing, ev.SendFailed):
+        rank, incarnation, _ = thing.token
+        return f"SendFailed to {rank}.{incarnation}{_fields(thing)}"
+    if isinstance(thing, ev.HelloReceived) and thing.hello.wanted_rank is not None:
+        again = "" if thing.hello.resume is None else f" incarnation={thing.hello.resume.incarnation}"
+        return f"HelloReceived wanted_rank={thing.hello.wanted_rank}{again}{_fields(thing)}"
     sender = f" from {thing.rank}.{thing.incarnation}" if isinstance(thing, Report) else ""
     return f"{type(thing).__name__}{sender}{_fields(thing)}"
 
@@ -88,9 +98,12 @@ def _fields(thing: Any) -> str:
     own = isinstance(thing, (Message, Control, Report))
     parts = []
     cls: Any = type(thing)
+    whom = WHOM if getattr(thing, "incarnation", NOBODYS) != NOBODYS else ()
     for name, default in _names(cls):
         value = getattr(thing, name)
-        if (own and name in LEFT_OUT) or name in ("digest", "text", "token", "hello", "welcome") or value == default:
+        if (own and name in LEFT_OUT) or name in ("digest", "text", "token", "hello", "welcome"):
+            continue
+        if value == default and name not in whom:
             continue
         parts.append(f"{name}={_value(value)}")
     return f" {' '.join(parts)}" if parts else ""

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from .action import COORDINATOR
 
-__all__ = ["Violation", "raised", "require"]
+__all__ = ["CHECKED", "Violation", "raised", "require"]
+
+CHECKED = (
+    "C-25", "D-11", "D-20", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14",
+    "I15", "I16", "I17", "I18", "I19", "I20", "I21", "I22", "I23", "I24", "I27", "I29", "I30", "I31", "I32", "I33",
+    "I36", "I37", "I38", "I39", "I40", "I41", "I42", "I43", "I44", "I45", "I46", "I47", "I52", "I53", "I59", "I61",
+    "M-6", "M-19", "M-31", "M-44", "M-45", "N-11", "R-1", "R-6", "R-8", "R-13", "R-16", "W-4", "W-12", "W-14", "W-16",
+)  # fmt: skip
+"""The rules that some check of a simulated run names when they do not hold."""
 
 
 class Violation(Exception):

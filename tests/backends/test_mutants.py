@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
@@ -19,7 +20,7 @@ from paceline.backends import mutant_runs as runs
 from paceline.backends.cli import cli
 from paceline.backends.mutant_report import Equivalent, Report, matches, read_equivalents
 from paceline.backends.mutant_runs import Found, Record, joined, later_steps, steps
-from paceline.core.errors import ConfigError, InvariantError, PacelineError
+from paceline.core.errors import CheckpointError, ConfigError, InvariantError, PacelineError
 from paceline.core.mutation import mutants
 
 from support.mutation import Child, first
@@ -201,8 +202,10 @@ def test_what_is_not_noticed_is_a_survivor_unless_it_is_explained() -> None:
 
 
 def test_a_line_that_explains_nothing_any_more_is_stale() -> None:
-    """A line about mutants that were not tried is not."""
-    assert report(Equivalent("t/a/*", "no"), Equivalent("other/*", "no")).stale == ["t/a/*"]
+    """A line about mutants that were not tried is not, and neither is one of whose mutants a sample tried some."""
+    lines = (Equivalent("t/a/*", "no"), Equivalent("other/*", "no"))
+    assert report(*lines).stale == ["t/a/*"]
+    assert attrs.evolve(report(*lines), known=frozenset({"t/a/kind", "t/a/drop"})).stale == []
 
 
 def test_the_report_is_printed_by_place_and_by_damage() -> None:
@@ -234,7 +237,7 @@ def test_every_line_of_the_file_names_a_mutant_that_is_made() -> None:
 def test_a_line_without_a_reason_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "mutants.toml"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="reason"):
+    with pytest.raises(CheckpointError, match="reason"):
         read_equivalents(file)
 
 

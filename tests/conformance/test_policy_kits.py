@@ -119,8 +119,8 @@ print("traced")
 
 
 def test_who_stays_asleep_stops_no_traced_code() -> None:
-    """An exception that waits in a sleeping thread keeps all that is traced in CPython 3.11 from getting on: a debugger,
-    a measure of coverage, the fuzzers of this very suite."""
+    """An exception that waits in a sleeping thread keeps all that is traced in CPython 3.11 from getting on: a
+    debugger, a measure of coverage, the fuzzers of this very suite."""
     found = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=60)
     assert found.stdout.splitlines()[1:] == ["traced"] and "did not end within 0.1 s" in found.stdout, found.stderr
 

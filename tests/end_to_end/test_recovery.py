@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from support.launcher import paceline
 from support.processes import accounting, stage
 from support.proxy import Proxy
 
@@ -68,3 +69,14 @@ def test_a_rank_that_was_away_too_long_comes_back_by_itself(tmp_path: Path) -> N
         assert [coordinator.end(), other.end(), away.end()] == [0, 0, 0], coordinator.stderr + away.stderr
         assert accounting(coordinator.lines) == (0, 0)
         assert other.lines[-1]["norm"] == away.lines[-1]["norm"], "I59"
+
+
+def test_a_coordinator_that_goes_on_invites_nobody_anew(tmp_path: Path) -> None:
+    """M-40: its ranks know where it is; whoever joined as for a new run would be refused."""
+    words = ("coordinate", "--ranks=1", "--bind=tcp://127.0.0.1:0", "--journal=j")
+    with paceline(*words, cwd=tmp_path, PACELINE_TOKEN="5" * 64) as command:
+        command.until(r"listening on tcp://\S+ for 1 rank; start each of them with$")
+        command.process.kill()
+        command.end()
+    with paceline(*words, cwd=tmp_path, PACELINE_TOKEN="5" * 64) as command:
+        command.until(r"listening on tcp://\S+; the run goes on, and its ranks come back by themselves$")

@@ -38,6 +38,7 @@ async def _process(bench: Bench, role: str, url: str) -> AsyncIterator[trio.Proc
     child = await trio.lowlevel.open_process(
         [sys.executable, "-m", module, role, bench.address, url],
         stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for who started it
         env={**os.environ, "PYTHONPATH": path},
     )
     assert child.stdout is not None

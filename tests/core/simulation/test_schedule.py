@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from paceline.core import effects as fx
+from paceline.core import events as ev
 from paceline.core.simulation import Action, Setup, Violation, World
 from paceline.core.simulation.marks import MARKS, Marks
 from paceline.core.simulation.schedule import Schedule, ScheduleError, judge, play
 from paceline.core.simulation.sequence import of_steps
+from paceline.core.simulation.setup import greeting
 from paceline.core.simulation.strategies import schedules
-from paceline.core.simulation.transcript import lines
+from paceline.core.simulation.transcript import describe, lines
+from paceline.core.simulation.violation import CHECKED
 from paceline.core.simulation.walk import numbers_of, schedule_of
 from paceline.transports.codec import MsgpackCodec
 
@@ -67,6 +75,12 @@ def test_a_file_says_everything() -> None:
     (HEAD + "1.0 report 1\n0.5 report 1\n", "line 4: 0.5 lies before"),
     (HEAD + "1.0 report 1\nsetup samples 3\n", "line 4: the head comes before"),
     (HEAD + "ends ok\nbreaks I2\n", "line 4: one expectation"),
+    (HEAD + "ends foo\n", "line 3: nothing ends 'foo'; write 'ends' and one of ok, saved"),
+    (HEAD + "breaks I999\n", "line 3: nothing breaks 'I999'"),
+    (HEAD + 'knob policy "async" "sync"\n', "line 3: '\"sync\"' follows the value"),
+    ("paceline schedule 1\nsetup ranks 99999999\n", "ranks = 99999999 is not allowed: a simulated run has 1 to 256"),
+    (HEAD + "setup samples 99999999999\n", "samples = 99999999999 is not allowed"),
+    (HEAD + "setup blocks true\n", "blocks = True is not allowed"),
     (HEAD + "then dullest\n1.0 report 1\n", "line 4: nothing follows"),
 ])  # fmt: skip
 def test_a_wrong_line_is_named(text: str, says: str) -> None:
@@ -95,6 +109,41 @@ def test_the_end_is_compared_with_what_the_file_expects() -> None:
     assert judge(schedule, World(schedule.setup), None) == (
         False, "the run was expected to end ok; the run goes on"
     )  # fmt: skip
+
+
+@given(st.text(), st.text(min_size=1).filter(lambda text: text != "check"), st.booleans())
+def test_a_value_may_hold_any_text(path: str, state: str, remarked: bool) -> None:
+    """A sign of a comment in it too: only behind the value does a comment begin."""
+    schedule = Schedule(setup=Setup(knobs={"save_path": path, "initial_state": state}), actions=())
+    text = str(schedule)
+    if remarked:
+        text = text.replace("\n", '  # as it was "then"\n')
+        text = text.replace("schedule 1  # as it was \"then\"", "schedule 1")
+
+    assert Schedule.parse(text) == schedule
+
+
+def test_every_rule_that_a_check_names_can_be_expected_to_break() -> None:
+    """A check that is new, and names another rule, adds it to `CHECKED`."""
+    named = set()
+    for file in (Path(__file__).parents[3] / "core" / "simulation").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Violation", "require"):
+                named |= {each.value for each in node.args if isinstance(each, ast.Constant)}
+    rules = {name for name in named if isinstance(name, str) and re.fullmatch(r"[A-Z]-\d+|I\d+", name)}
+
+    assert rules == set(CHECKED)
+
+
+def test_a_transcript_says_whom_each_line_is_about() -> None:
+    """Also rank 0, which is what a field would be by default."""
+    assert describe(ev.LinkLost(0, 1, "EOF")) == "LinkLost rank=0 incarnation=1 cause=EOF"
+    assert describe(ev.LinkLost()) == "LinkLost", "at a worker, which knows whose it is"
+    assert describe(ev.SendFailed((0, 2, 7))) == "SendFailed to 0.2"
+    assert describe(ev.HelloReceived(3, attrs.evolve(greeting(Setup()), wanted_rank=0))).startswith(
+        "HelloReceived wanted_rank=0 link=3"
+    )
+    assert describe(fx.Emit("Died", {"rank": 0, "incarnation": 1, "cause": "EOF"})) == "Died rank=0 incarnation=1"
 
 
 def test_a_transcript_and_a_diagram_of_a_small_run() -> None:

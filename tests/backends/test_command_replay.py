@@ -1,0 +1,87 @@
+"""`paceline replay` of journals: one that has parts is one run, and what cannot be read is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.backends.cli import cli
+from paceline.core.config import Config
+from paceline.core.coordinator import Coordinator
+from paceline.core.errors import CheckpointError
+from paceline.core.events import HelloReceived
+from paceline.transports import journal_file
+from paceline.transports.journal_file import JournalFile
+
+from support.words import hello
+
+EVENTS = 6
+
+
+def call(*words: str) -> tuple[int, list[str]]:
+    """Exit code and lines; an error of ours is raised."""
+    done = CliRunner().invoke(cli, ["replay", *words], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.return_value or 0, done.output.splitlines()
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A coordinator that hears of `EVENTS` ranks, with a snapshot behind each batch."""
+    monkeypatch.setattr(journal_file, "LEAST_BETWEEN", 0)
+    monkeypatch.setattr(journal_file, "TIMES_HEAD", 0)
+    coordinator = Coordinator(Config(batch_size=2, num_epochs=1, target_ranks=EVENTS + 1))
+    file = JournalFile(tmp_path / "j", coordinator)
+    for number in range(EVENTS):
+        coordinator.handle(HelloReceived(number, hello(60, host="here")), float(number))
+        file.append(coordinator.take_ready())
+    file.close()
+    return str(tmp_path / "j")
+
+
+def test_a_journal_with_snapshots_is_one_run(journal: str) -> None:
+    """O-8: each part is compared and named; an end and a diagram are of the whole."""
+    code, lines = call(journal)
+    assert code == 0 and len(lines) == EVENTS + 1
+    assert [line.partition(":")[0] for line in lines] == [f"part {number}" for number in range(1, EVENTS + 2)]
+    assert lines[0].endswith("1 event, 2 effects: the replay is the same")
+
+    _, drawn = call(journal, "--diagram", "--explain")
+    assert drawn.count("sequenceDiagram") == 1 and drawn[0] == "sequenceDiagram"
+    rest = drawn[1:]
+    assert all(line.startswith(("    ", "%% ")) for line in rest), "each line is Mermaid"
+    assert sum(line.startswith("%% E") for line in rest) == 1, "one end, so one answer"
+
+
+@pytest.mark.parametrize("until", [0, 1, 3, EVENTS, 99])
+def test_until_counts_over_all_parts(until: int, journal: str) -> None:
+    _, lines = call(journal, "--until", str(until))
+    counts = [int(line.split()[2]) for line in lines]
+    assert sum(counts) == min(until, EVENTS)
+
+
+def test_a_last_line_that_was_never_finished_is_told(journal: str) -> None:
+    """M-40: its batch was never performed, so it is no difference."""
+    whole = Path(journal).read_bytes()
+    Path(journal).write_bytes(whole + b'{"in": [[')
+    code, lines = call(journal)
+    assert code == 0 and lines[-1] == "the last line was never finished, so it is left out"
+
+
+def test_a_schedule_that_is_drawn_and_explained_is_mermaid() -> None:
+    file = Path(__file__).parents[1] / "schedules" / "a-donor-was-asked.schedule"
+    _, lines = call(str(file), "--until", "5", "--diagram", "--explain")
+    assert lines[0] == "sequenceDiagram" and all(line.startswith(("    ", "%% ")) for line in lines[1:])
+    assert any(line.startswith("%% E") for line in lines)
+
+
+def test_what_is_no_text_is_told(tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    bad.write_bytes(b"paceline schedule 1\n# \xff\n")
+    with pytest.raises(CheckpointError, match="byte 22 is no text in UTF-8"):
+        call(str(bad))
+    with pytest.raises(CheckpointError, match="cannot be read: is a directory"):
+        call(str(tmp_path))
