@@ -98,7 +98,7 @@ _EVENTS = (
            rank="who", batches_opt="that came back", replayed_opt="batches trained more than once so far",
            from_opt="exclusion"),
     _event("Waiting", "Somebody has been waited for at least 10 s; told every 10 s at most (O-3).", cycle="its number",
-           during="joining, loading, training, collecting, applying, stopping, evaluating, saving or shutting down",
+           during="joining, loading, training, collecting, applying, evaluating, saving or shutting down",
            waited_s="the longest of these waits", missing="ranks that are waited for; none: for the averager, say",
            why="who has waited longest and why, in words, unless that is a missing rank; then None",
            what="in words: what missing ranks do or owe, of three at most, those that showed nothing for longest",

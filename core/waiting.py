@@ -154,4 +154,4 @@ def _during(co: Coordinator) -> str:
         return "shutting down" if run.save is None or run.exit_deadline is not None else "saving"
     if cycle.pending:
         return "collecting" if cycle.reduced is None else "applying"
-    return "stopping" if co.stopping else "training"
+    return "training"

@@ -17,6 +17,8 @@ import pytest
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core import waiting
+from paceline.core.explain import Reason
+from paceline.core.reasons import CODES
 from paceline.core.timeline import undeclared
 from paceline.core.waiting import NAMED, TELL_S, Teller
 
@@ -383,3 +385,91 @@ def test_the_ends_of_a_run_leave_no_wait_open() -> None:
 
     assert hand.co.finished and listener.of("Waited")[0]["how"] == {str(LATE): "left"}
     assert attrs.asdict(listener.teller)["told"] == {}
+
+
+# --- what is no wait, and what it is called --------------------------------------------------------------------------
+
+
+def said(monkeypatch: pytest.MonkeyPatch, teller: Teller, hand: Hand, *reasons: Reason) -> list[Any]:
+    """What a teller makes of these reasons."""
+    monkeypatch.setattr(waiting, "explain", lambda co: list(reasons))
+    return teller.look(hand.co)
+
+
+def reason(code: str, rank: int, since: float, what: str = "", until: float | None = None) -> Reason:
+    return Reason(code=code, rank=rank, what=what or code, rule="", since=since, until=until, waiting_for=(rank,))
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_what_holds_nobody_up_is_not_told(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O-3: training, a callback, an exclusion, a refused contribution, a joiner, a run that was saved: who stands still
+    for one of these has a reason of its own, and that one is told."""
+    idle = {"E01", "E02", "E05", "E16", "E18", "E21", "E26", "E27"}
+    hand = Hand(2, samples=400).form()
+    told = said(monkeypatch, Teller(), hand, reason(code, 1, hand.now - 60.0))
+
+    assert [event.name for event in told] == ([] if code in idle else ["Waiting"])
+
+
+def test_a_rank_is_described_by_the_reason_that_keeps_it_and_waited_for_since_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """O-3: a refused contribution of before is not why it is late now; a stage that begins anew is not another wait."""
+    hand, teller = Hand(2, samples=400).form(), Teller()
+    began = hand.now
+    hand.tick(12.0)
+    (first,) = said(monkeypatch, teller, hand, reason("E10", 1, began, "owes"), reason("E27", 1, began, "was refused"))
+    hand.tick(12.0)
+    said(monkeypatch, teller, hand, reason("E12", 1, began + 13.0))
+    hand.tick(12.0)
+    (over,) = said(monkeypatch, teller, hand)
+
+    assert first.facts["what"] == ["rank 1 owes"] and (over.name, over.facts["waited_s"]) == ("Waited", 36.0)
+
+
+def final_evaluation() -> Hand:
+    hand = Hand(2, samples=8, num_epochs=1, anchor=2, callbacks=("evaluate",)).form()
+    for rank in (0, 1):
+        hand.step(rank, 2)
+        hand.complete(rank)
+    hand.average()
+    return hand
+
+
+def exits_after_a_save() -> Hand:
+    hand, arrive = save()
+    hand.tick(15.0)
+    arrive()
+    return hand
+
+
+@pytest.mark.parametrize(("make", "during", "missing"), [
+    (final_evaluation, "evaluating", [0]), (exits_after_a_save, "shutting down", list(range(8))),
+])  # fmt: skip
+def test_what_the_run_is_at_has_a_word(make: Callable[[], Hand], during: str, missing: list[int]) -> None:
+    """O-3, M-52 to M-54: the exits that follow a save are waited for since the shutdown, not since the save."""
+    listener = Listener(make())
+    began = listener.hand.now
+    listener.listen(11.0)
+
+    ((at, _, facts),) = listener.told
+    assert (facts["during"], facts["missing"], at) == (during, missing, began + TELL_S)
+
+
+def test_the_seat_of_who_has_gone_while_the_run_forms_is_awaited() -> None:
+    """O-3, M-4, M-7: that life has no last sign any more, and with too few ranks the run fails at the limit."""
+    hand = Hand(2, target_ranks=3, min_ranks=3)
+    hand.feed(ev.LinkLost(0, 1, "gone"))
+    listener = Listener(hand)
+    listener.listen(11.0)
+    (facts,) = listener.of("Waiting")
+
+    assert facts["missing"] == [0, 2] and facts["progress"] == {"0": None, "2": None}
+    assert facts["next"] == "the run fails"
+
+
+def test_who_is_not_to_be_excluded_is_asked_again() -> None:
+    """O-3, M-13: whoever is not excluded is asked again, also at three times the deadline."""
+    hand = pending(3, samples=400)
+    hand.tick(130.0)
+    assert {(r.code, r.then, r.until) for r in hand.co.explain()} == {("E15", "it is asked again", hand.now + 50.0)}
