@@ -53,7 +53,7 @@ INTERRUPTED = 130
 class Recorder:
     """Turns effects into records (O-3) for a file and for whoever looks on. A sink that fails is dropped. With `append`
     the file goes on, so that the timeline of a resumed run tells of both. Equal alerts become one, with a count; where
-    nobody looks on, they are printed (O-2). Whoever is waited for is told of as well, once `tell` is called (O-3)."""
+    nobody looks on, they are printed (O-2). With each `status` it is told who is waited for, if that is due (O-3)."""
 
     def __init__(
         self, coordinator: Coordinator, path: Path | None, look: Callable[[dict[str, Any]], None] | None,
@@ -81,13 +81,12 @@ class Recorder:
         elif isinstance(effect, fx.Alert):
             self._alert(self._alerts.take(effect, self._co.now))
         elif isinstance(effect, fx.Finish):
-            self.tell()
+            self._tell()
             self._alert(self._alerts.close())
             self.record("Finish", attrs.asdict(effect))
 
-    def tell(self) -> None:
-        """What time makes worth telling: who is waited for, and how often an alert was repeated. Changes nothing; to be
-        called a few times a second."""
+    def _tell(self) -> None:
+        """What time makes worth telling: who is waited for, and how often an alert was repeated."""
         self._alert(self._alerts.due(self._co.now))
         for event in self._teller.look(self._co):
             self.record(event.name, event.facts)
@@ -120,7 +119,9 @@ class Recorder:
                 self._file = None
 
     def status(self) -> None:
-        """Where everyone stands, for a live display."""
+        """Where everyone stands, for a live display, after what time makes worth telling. To be called a few times a
+        second."""
+        self._tell()
         co, now = self._co, time.monotonic()
         ranks = []
         for rank in sorted(co.peers):
@@ -281,6 +282,5 @@ async def _signals(driver: CoordinatorDriver, task_status: trio.TaskStatus[None]
 
 async def _statuses(recorder: Recorder) -> None:
     while True:
-        recorder.tell()
         recorder.status()
         await trio.sleep(STATUS_S)

@@ -17,6 +17,7 @@ from paceline.backends.console import Board, Display
 from paceline.backends.serve import Recorder
 from paceline.backends.words import ranks_in_words, waited_in_words, waiting_in_words
 from paceline.core import effects as fx
+from paceline.core import messages as m
 
 from support.hand import Hand
 
@@ -36,7 +37,7 @@ def recorded(hand: Hand, seconds: int, recorder: Recorder) -> None:
     """Time passes; the recorder looks once a second."""
     for _ in range(seconds):
         hand.tick(1.0)
-        recorder.tell()
+        recorder.status()
 
 
 def test_a_wait_is_in_the_timeline_and_on_the_console(tmp_path: Path) -> None:
@@ -45,17 +46,17 @@ def test_a_wait_is_in_the_timeline_and_on_the_console(tmp_path: Path) -> None:
 
     def look(record: dict[str, Any]) -> None:
         shown.append(record)
-        lines.append(board.feed(record))
+        line = board.feed(record)
+        lines.extend([] if line is None else [line])
 
     recorder = Recorder(hand.co, tmp_path / "t.jsonl", look)
-    recorded(hand, 21, recorder)
-    recorder.status()
+    recorded(hand, 20, recorder)
     assert shown[-1]["waiting"] == {key: shown[-2][key] for key in shown[-1]["waiting"]}, "F93: a status says the same"
+    recorded(hand, 1, recorder)
     hand.step(1, 2)
     hand.complete(1)
     hand.average()
     recorded(hand, 1, recorder)
-    recorder.status()
     recorder.close()
 
     assert lines == [
@@ -63,9 +64,7 @@ def test_a_wait_is_in_the_timeline_and_on_the_console(tmp_path: Path) -> None:
         "1 of 3 steps; last sign: rank 1 a step 10 s ago; in 50 s it is suspected",
         "waiting for rank 1 for 20 s (cycle 0, training): rank 0 has used its budget of this window; rank 1 trains: "
         "1 of 3 steps; last sign: rank 1 a step 20 s ago; in 40 s it is suspected",
-        None,
         "rank 1 arrived after 22 s",
-        None,
     ]
     kept = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert [(r["event"], r["cycle"]) for r in kept] == [("Waiting", 0), ("Waiting", 0), ("Waited", 1)]
@@ -104,17 +103,31 @@ def test_equal_alerts_are_one_record_and_one_line_with_a_count(
         recorder.observe(REFUSED)
         hand.tick(1.0)
     recorded(hand, 5, recorder)
+    line = "rank 1: contribution refused: nonfinite"
+    assert capsys.readouterr().out == f"paceline: {line}\npaceline: {line} (5 times so far)\n"
     recorder.observe(REFUSED)
     recorder.observe(fx.Finish("ok", "done"))
     recorder.close()
 
     kept = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert [(r["event"], r.get("count")) for r in kept] == [("Alert", 1), ("Alert", 5), ("Alert", 6), ("Finish", None)]
-    line = "rank 1: contribution refused: nonfinite"
     assert [Board().feed(record) for record in kept[:2]] == [line, f"{line} (5 times so far)"]
-    assert capsys.readouterr().out.splitlines() == [
-        f"paceline: {line}", f"paceline: {line} (5 times so far)", f"paceline: {line} (6 times so far)",
-    ]  # fmt: skip
+    assert capsys.readouterr().out == f"paceline: {line} (6 times so far)\n"
+
+
+def test_a_wait_that_the_end_of_the_run_ends_is_told_before_it(tmp_path: Path) -> None:
+    """O-3, M-53: the last exit is what was waited for."""
+    hand = Hand(2, num_epochs=0).form()
+    recorder = Recorder(hand.co, tmp_path / "t.jsonl", None)
+    hand.say(0, m.Exiting, reason="done")
+    recorded(hand, 11, recorder)
+    for effect in hand.say(1, m.Exiting, reason="done"):
+        recorder.observe(effect)
+    recorder.close()
+
+    kept = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    told = [record["event"] for record in kept if record["event"] in ("Waiting", "Waited", "Finish")]
+    assert told == ["Waiting", "Waited", "Finish"]
 
 
 @pytest.mark.parametrize("quiet", [False, True])
