@@ -178,6 +178,8 @@ def steps_meet(co: Coordinator, ghost: Ghost, process: Process, failing: bool) -
         raise Violation("I46", text)
     if failing or process.tampered or process.up or process.down or worker.inbox:
         return
+    if process.frames is not None and process.frames.inside:  # the head of a damaged frame says that more is to come
+        return
     if not (process.alive and process.linked and worker.linked) or worker.phase not in QUIET:
         return
     peer = co.peers[process.rank]
