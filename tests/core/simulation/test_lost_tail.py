@@ -130,3 +130,24 @@ def test_what_a_rank_ships_without_a_link_reaches_nobody() -> None:
     assert not world.processes[1].linked
     world.do(act("order", 1))
     assert not world.processes[1].bulk_up
+
+
+def test_a_seat_is_of_who_was_let_in_last() -> None:
+    """M-45: another process has the seat of a rank that is away, and the coordinator forgets that when its journal
+    loses its end. The rank comes back to its seat and is sent the next average, which went to the other one
+    (`paceline simulate --ranks 12 --seed 7035820`, I30)."""
+    knobs = {"reconnect_window_s": 200.0, "min_ranks": 1, "max_anchor": 2, "max_ranks": 4}
+    world = World(Setup(ranks=2, samples=80, knobs=knobs))
+    while world.co.cycle.version < 4:
+        world.do(world.enabled()[0])
+    for action in (act("die", COORDINATOR), act("revive", COORDINATOR), act("join", 1)):
+        world.do(action)
+    other = world.processes[-1]
+    assert (other.rank, other.incarnation) == (1, 2)
+
+    world.do(act("die", COORDINATOR))
+    world.do(Action("revive", COORDINATOR, 1))
+    while world.enabled():
+        world.do(world.enabled()[0])
+
+    assert world.finish is not None and world.finish.status == "ok", world.finish
