@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-__all__ = ["Standing", "leaves", "place_of", "said", "standing", "waiting"]
+__all__ = ["Standing", "leaves", "place_of", "said", "shares", "standing", "waiting"]
 
 OURS = ("paceline", "trio", "outcome")
 """Packages through which a check reaches a plug-in."""
@@ -59,6 +59,17 @@ def standing(frame: types.FrameType) -> Standing:
     return _of_plugin((each, each.f_lineno) for each in reversed(frames)) or _stands([(frame, frame.f_lineno)])
 
 
+def shares(frame: types.FrameType) -> bool:
+    """Whether a thread that stays in this frame for good may hold what all the others need: the standard library has
+    locks for the whole process, and that of a log is held while methods of anybody's are called."""
+    if _is_stdlib(frame.f_code.co_filename.replace("\\", "/")):
+        return True
+    outer: types.FrameType | None = frame
+    while outer is not None and _root(outer) != "logging":
+        outer = outer.f_back
+    return outer is not None
+
+
 def waiting(frames: Iterable[tuple[types.FrameType, int]]) -> str:
     """The place in the plug-in at which a task waits whose frames these are, from the outermost on; empty if it is not
     in there."""
@@ -77,12 +88,16 @@ def _of_plugin(steps: Iterable[tuple[types.FrameType, int]]) -> Standing | None:
     way leads through none."""
     plugin, inside = None, []
     for frame, line in steps:
-        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        root = _root(frame)
         if plugin is None and root not in OURS and not _is_stdlib(frame.f_code.co_filename.replace("\\", "/")):
             plugin = root
         if plugin == root:
             inside.append((frame, line))
     return _stands(inside) if inside else None
+
+
+def _root(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _stands(inside: list[tuple[types.FrameType, int]]) -> Standing:
