@@ -14,6 +14,13 @@ OURS = ("paceline", "trio", "outcome")
 STDLIB = str(types.__file__).replace("\\", "/").rpartition("/")[0] + "/"
 """Where the standard library lies: a plug-in is written with it, and no line of it helps."""
 
+LIMIT = f"{__package__}.limit"
+"""What calls the plug-in in the thread of a check; what is further out is none of its own."""
+SHARING = ("logging", "importlib", "_frozen_importlib", "_frozen_importlib_external")
+"""Modules with locks for the whole process, held while they call methods of anybody's."""
+OWN_LOCKS = ("Event", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "_RLock")
+"""What of `threading` has locks of its own only: whoever waits there has been told before it wakes up."""
+
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """What tasks that ran together raised, one after the other."""
@@ -60,14 +67,15 @@ def standing(frame: types.FrameType) -> Standing:
 
 
 def shares(frame: types.FrameType) -> bool:
-    """Whether a thread that stays in this frame for good may hold what all the others need: the standard library has
-    locks for the whole process, and that of a log is held while methods of anybody's are called."""
-    if _is_stdlib(frame.f_code.co_filename.replace("\\", "/")):
-        return True
+    """Whether a thread of a check that stands here may hold a lock that every other thread needs, so that it must
+    neither be stopped here nor torn out: inside of a log, an import, the start of a thread."""
     outer: types.FrameType | None = frame
-    while outer is not None and _root(outer) != "logging":
+    while outer is not None and outer.f_globals.get("__name__") != LIMIT:
+        root, owner = _root(outer), outer.f_code.co_qualname.partition(".")[0]
+        if root in SHARING or (root == "threading" and owner not in OWN_LOCKS):
+            return True
         outer = outer.f_back
-    return outer is not None
+    return False
 
 
 def waiting(frames: Iterable[tuple[types.FrameType, int]]) -> str:

@@ -13,6 +13,9 @@ A thread cannot be killed, but what it runs is Python, so it can be made to rais
 3. One that waits in the system takes neither, and is asleep already. What waits there to be raised is withdrawn, and
    put to it again later, less and less often, so that one which wakes up after all and loops is put to rest then.
 
+It is looked at before. Where it may hold a lock that all others need, such as that of a log, nothing is raised in it,
+and it is looked at again a little later.
+
 None of them keeps a program from ending. A loop that holds the interpreter itself, such as `max(itertools.count())`,
 lets no other thread see the time; a kit in a process of its own is ended all the same (`paceline conform`).
 """
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import contextvars
 import ctypes
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -48,8 +52,8 @@ that does not let it run at all."""
 LOOK_S = 0.05
 """For how long sleep is put to one that seems to be asleep already: in CPython 3.11 no traced code of this process gets
 on meanwhile."""
-TURN_S = 0.005
-"""How long one look takes, after which sleep is put to it again."""
+TURN_S = 0.01
+"""How long one look takes, after which it is told again, if it could not be, or sleep is put to it again."""
 FIRST_PAUSE_S = 1.0
 """After how long that is done again; each time after twice as long as before."""
 
@@ -126,17 +130,24 @@ class Call(Generic[Result]):
             return where
         frame = sys._current_frames().get(self._thread.ident or 0)
         found = None if frame is None else standing(frame)
-        self._tell()
-        self._put_to_rest(REST_S if self._caught else LOOK_S)
+        runs = self._tell()
+        self._put_to_rest(REST_S if runs else LOOK_S)
         return "it was about to" if found is None else f"{found.call} did not come back, and was in {found.place}"
 
-    def _tell(self) -> None:
+    def _tell(self) -> bool:
+        """Whether it is known to run on: it has caught what it was told, or stood where nobody may be told."""
         for wait_s in (STOP_S, *[AGAIN_S] * TOLD_AGAIN):
             self._caught = False
-            self._raise(self._telling(for_good=False))
-            self._thread.join(wait_s)
-            if self.still or not self._caught:
-                return
+            kind = self._telling(for_good=False)
+            told = False
+            for _ in range(round(wait_s / TURN_S)):
+                told = told or self._raise(kind)
+                self._thread.join(TURN_S)
+                if self.still:
+                    return False
+            if told and not self._caught:
+                return False
+        return True
 
     def _put_to_rest(self, wait_s: float) -> None:
         """Return when it is still, or seems to sleep. What is to be done later, or must be alone in its thread, is done
@@ -172,7 +183,9 @@ class Call(Generic[Result]):
         class Told(_GivenUp):
             def __init__(self) -> None:
                 work._caught = True
-                if for_good and not shares(sys._getframe(1)):  # else it is told, and put to rest a little later
+                here = inspect.currentframe()
+                catches = None if here is None else here.f_back
+                if for_good and catches is not None and not shares(catches):  # else told, and put to rest a little later
                     work._resting = True
                     never = threading.Lock()
                     never.acquire()
@@ -191,13 +204,19 @@ class Call(Generic[Result]):
         except _GivenUp:
             return
 
-    def _raise(self, kind: type[BaseException] | None) -> None:
-        if self._leaving.acquire(blocking=False):  # what is raised where it is taken may leave it locked
-            try:
-                if self._inside:
-                    _raise_in(self._thread.ident or 0, kind)
-            finally:
-                self._leaving.release()
+    def _raise(self, kind: type[BaseException] | None) -> bool:
+        """Raise it where the thread stands, or with None take back what it has not taken; whether that was done. It
+        goes on from where it is seen, since nobody but this thread runs meanwhile, and takes there what is raised."""
+        if not self._leaving.acquire(blocking=False):  # what is raised where it is taken may leave it locked
+            return False
+        try:
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            if not self._inside or frame is None or (kind is not None and shares(frame)):
+                return False
+            _raise_in(self._thread.ident or 0, kind)
+            return True
+        finally:
+            self._leaving.release()
 
 
 def _raise_in(ident: int, kind: type[BaseException] | None) -> None:

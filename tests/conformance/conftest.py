@@ -1,5 +1,5 @@
-"""After each test of the kits: what a hanging plug-in left behind is asleep. A thread that runs on would take its share of
-the interpreter from every test after it, and what they wait for would come too late."""
+"""After each test of the kits: what a hanging plug-in left behind is asleep. A thread that runs on would take its share
+of the interpreter from every test after it, and what they wait for would come too late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 TASKS = Path("/proc/self/task")
-SHARE_S = 0.1
+SHARE_S = 0.05
 """How much of its own time the test takes to look. A thread that runs gets as much, since both want the interpreter."""
 
 

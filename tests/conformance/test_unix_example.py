@@ -54,8 +54,8 @@ WAITED_OUT = {"T312", "T343"}
 
 def without_waits(bench: Bench) -> Bench:
     """Both ends are in this process, and what one has sent the other has: where nothing moves nothing will, and the
-    time of whoever waits then passes at once. No other time passes, so nobody is given up who is only slow, however busy
-    the machine is. But while trio binds the path nothing moves either: it does that in a thread."""
+    time of whoever waits then passes at once. No other time passes, so nobody is given up who is only slow, however
+    busy the machine is. But while trio binds the path nothing moves either: it does that in a thread."""
     clock = trio.testing.MockClock()
 
     @asynccontextmanager
