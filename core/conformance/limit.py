@@ -185,7 +185,7 @@ class Call(Generic[Result]):
                 work._caught = True
                 here = inspect.currentframe()
                 catches = None if here is None else here.f_back
-                if for_good and catches is not None and not shares(catches):  # else told, and put to rest a little later
+                if for_good and catches is not None and not shares(catches):  # else it is told, and asked again
                     work._resting = True
                     never = threading.Lock()
                     never.acquire()

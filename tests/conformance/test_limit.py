@@ -105,8 +105,6 @@ def test_who_wakes_up_later_and_loops_is_put_to_rest_then(monkeypatch: pytest.Mo
     woken = threading.Event()
 
     def wakes() -> None:
-        lock = threading.Lock()
-        lock.acquire()
         woken.wait()
         loops_whatever_is_raised()
 
@@ -114,8 +112,8 @@ def test_who_wakes_up_later_and_loops_is_put_to_rest_then(monkeypatch: pytest.Mo
     call = Call(wakes)
     call.begin()
     assert "did not come back" in call.end() and not call.still
-    woken.set()
     (watch,) = (each for each in set(threading.enumerate()) - before if each.name == "paceline limit")
+    woken.set()
     watch.join(60)
     assert call.still
 
