@@ -75,7 +75,8 @@ def _unheard(mark: str) -> None:
 
 class World:
     """See the module. `codec` is the payload codec of the frames and belongs to a setup with `wire`. `resume` is the
-    record of a run before (K-12), `policies` replaces what decides. `reached` is told of every mark (`marks.py`)."""
+    record of a run before (K-12), `policies` replaces what decides. `begun` are the turns of the ranks that are there
+    from the start, watched as all others; `reached` is told of every mark (`marks.py`)."""
 
     def __init__(self, setup: Setup, *, codec: PayloadCodec | None = None, resume: Resume | None = None,
                  now: float = 0.0, policies: Policies | None = None) -> None:  # fmt: skip
@@ -109,7 +110,8 @@ class World:
         self.knocks = 0
         for _ in range(setup.ranks):
             self.knock()
-        self.watch.see(self.turns, now, self.co.poll_timeout())
+        self.begun = tuple(self.turns)
+        self.watch.see(self.begun, now, self.co.poll_timeout())
 
     # --- answers -------------------------------------------------------------------------------------------------
 
