@@ -261,6 +261,18 @@ def test_a_message_to_many_needs_a_value_for_each() -> None:
     assert not hand.co.take_ready().effects
 
 
+@pytest.mark.parametrize("back", [0, 1, 2], ids=["the newest", "the one before", "an older one"])
+def test_a_message_that_comes_a_second_time_is_fenced(back: int) -> None:
+    """N-6, I53, M-42: sent again over another link, it is stale, does nothing, and does not end the session."""
+    rank = Rank()
+    for phase in range(3):
+        rank.control(m.Beacon, serve=False, run_phase=phase, cycle_phase=0, cycle=0)
+    seen = rank.number
+    orders = rank.control(m.Beacon, serve=False, run_phase=9, cycle_phase=0, cycle=0, control_seq=seen - back)
+    assert orders == [] and rank.worker.phase == J and rank.worker.fenced == 1
+    assert (rank.worker.control_seen, rank.worker.control_handled) == (seen, seen)
+
+
 @pytest.mark.parametrize(("wanted", "told"), [(0, []), (1, [1]), (3, [1, 2, 3]), (100, [50, 100])])
 def test_an_epoch_is_told_of_in_parts(wanted: int, told: list[int]) -> None:
     """O-5: at finishes, at most `reports_per_epoch`; each with what is known so far."""
