@@ -106,11 +106,12 @@ BY_REFUSAL = {
 
 
 class Marks:
-    """What the runs so far came upon, and how often. `raised` is what a policy raised first (C-13)."""
+    """What the runs so far came upon, and how often. No mark, but found on the way: `policy_failure`, what the first
+    policy that raised said (C-13)."""
 
     def __init__(self) -> None:
         self.reached: Counter[str] = Counter()
-        self.raised = ""
+        self.policy_failure = ""
         self._excluded: set[tuple[int, int]] = set()
         self._holder: int | None = None
         self._asked = 0
@@ -173,7 +174,7 @@ class Marks:
         elif kind is fx.Alert and (effect.kind, effect.path) == OF_JOURNAL:
             self.reach("a rank knew more than the journal")
         elif kind is fx.Alert and effect.kind == "callback_failed" and effect.path.partition(".")[0] in CONSULTED:
-            self.raised = self.raised or f"{effect.path}: {effect.text}"
+            self.policy_failure = self.policy_failure or f"{effect.path}: {effect.text}"
         elif kind is fx.Alert and effect.kind in BY_ALERT:
             if effect.kind != "refused" or effect.text.startswith("broke"):
                 self.reach(BY_ALERT[effect.kind])

@@ -81,7 +81,7 @@ def _unheard(mark: str) -> None:
 class World:
     """See the module. `codec` is the payload codec of the frames and belongs to a setup with `wire`. `resume` is the
     record of a run before (K-12), `policies` replaces what decides. `begun` are the turns of the ranks that are there
-    from the start, `reached` is told of every mark (`marks.py`)."""
+    from the start, watched as all others; `reached` is told of every mark (`marks.py`)."""
 
     def __init__(self, setup: Setup, *, codec: PayloadCodec | None = None, resume: Resume | None = None,
                  now: float = 0.0, policies: Policies | None = None) -> None:  # fmt: skip
@@ -116,6 +116,7 @@ class World:
         for _ in range(setup.ranks):
             self.knock()
         self.begun = tuple(self.turns)
+        self.watch.see(self.begun, now, self.co.poll_timeout())
 
     # --- answers -------------------------------------------------------------------------------------------------
 
