@@ -4,7 +4,8 @@ The timeline is what a run tells about itself: `Emit` effects, which an adapter 
 it back, so nothing but this list keeps a name or a field from changing under whoever reads it. An event that the list
 does not have, or that has other fields, is a fault that the tests find.
 
-Alerts (O-2) stand between the events as `Alert`, with `kind`, `path`, `text`, `critical` and `count`; see `alerts.py`.
+Alerts (O-2) stand between the events as `Alert`, with `kind`, `path`, `text`, `critical`, `again` and `count`; see
+`alerts.py`.
 `Waiting` and `Waited` are no effects of the coordinator: who drives it asks `waiting.py` for them.
 
 A field whose name ends in `?` may be missing; one whose value may be None says so. Durations named `ms` are
