@@ -112,3 +112,25 @@ def test_a_refusal_says_whether_to_try_again(bad: dict[str, Any] | None) -> None
     effects = hand.feed(ev.HelloReceived(1, hello(60, **(bad or {}))))
 
     assert [e.reject.retry for e in effects if isinstance(e, fx.Refuse)] == [bad is None]
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 30.0])
+@pytest.mark.parametrize("noticed", [True, False])
+def test_the_ghost_of_a_try_that_broke_off_leaves_its_seat(noticed: bool, grace_s: float) -> None:
+    """F19, M-7, M-17, M-42: reset after its Hello had been received. It is the same rank again: at once if the end of
+    the link was seen, else when its ghost has been silent for 5 s; until then the refusal says that the seat is taken.
+    There is one live session of it, and one link."""
+    hand = Hand(1, target_ranks=3, link_grace_s=grace_s, **QUICK)
+    knock = hello(hand.samples, wanted_rank=1)
+    hand.feed(ev.HelloReceived(1, knock))
+    if noticed:
+        hand.feed(ev.LinkLost(1, 1, "reset", 1))
+    else:
+        effects = hand.feed(ev.HelloReceived(2, knock))
+        assert [e.reject.code for e in effects if isinstance(e, fx.Refuse)] == [m.RejectCode.SEAT]
+        pass_time(hand, 5.1, silent=(1,))
+    effects = hand.feed(ev.HelloReceived(3, knock))
+
+    assert [(e.link, e.rank, e.incarnation) for e in effects if isinstance(e, fx.Admit)] == [(3, 1, 2)]
+    assert hand.co.alive == [0, 1] and hand.co.peers[1].link == 3 and not hand.co.peers[1].detached
+    assert hand.feed(ev.LinkLost(1, 1, "reset", 1)) == [] and hand.co.alive == [0, 1]
