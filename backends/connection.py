@@ -241,9 +241,9 @@ async def _enter(
     dial: Callable[[], Awaitable[Channel]], hello: Hello, patience_s: float, scale: float
 ) -> tuple[Channel, Welcome]:
     """A channel whose Hello was welcomed. What is better soon is tried again, for as long as a dial would go on: a door
-    that is busy, unlike a run that is full or at its end (N-29), and a link that ends between Hello and answer, whatever
-    ends it (M-3). The coordinator may have let in what hung up then; until it knows that, the seat is this rank's own
-    ghost's."""
+    that is busy, unlike a run that is full or at its end (N-29), and a link that ends between Hello and answer,
+    whatever ends it (M-3). The coordinator may have let in what hung up then; until it knows that, the seat is this
+    rank's own ghost's."""
     until = trio.current_time() + patience_s * scale
     broken = 0
     while True:
