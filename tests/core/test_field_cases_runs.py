@@ -27,14 +27,13 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.dispatch.permutation import partition
 from paceline.core.errors import LocalProtocolError
-from paceline.core.phases import PeerPhase, RunPhase, WorkerPhase
+from paceline.core.phases import RunPhase, WorkerPhase
 
 from support.cohort import Cohort, Fault
-from support.field import QUICK, pass_time, work
+from support.field import work
 from support.hand import Hand, alerts, messages, named, pending
-from support.rank import Rank, of, reports
+from support.rank import Rank, reports
 from support.resuming import resumed
-from support.words import hello
 
 TESTS = Path(__file__).parents[1]
 
@@ -233,113 +232,6 @@ def test_no_decision_reads_a_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None
         found = trace()
 
     assert found == expected
-
-
-@pytest.mark.parametrize("pending_cycle", [True, False])
-def test_a_whole_host_that_slept_blames_nobody(pending_cycle: bool) -> None:
-    """F85 (a) and (c), M-9: 519 s later nobody has died or stalled, and the run goes on."""
-    hand = pending(**QUICK) if pending_cycle else Hand(samples=400, **QUICK).form()
-    hand.now += 519.0
-    effects = hand.feed(ev.Tick())
-    assert not named(effects, "Died") and not named(effects, "Stalled")
-    if pending_cycle:
-        hand.average()
-
-    assert hand.co.alive == [0, 1] and hand.co.cycle.version == (1 if pending_cycle else 0)
-
-
-def test_a_rank_whose_host_slept_is_dead_and_fenced() -> None:
-    """F85 (b), M-17: the coordinator was awake."""
-    hand = Hand(samples=400, **QUICK).form()
-    pass_time(hand, 519.0 / 10, silent=(1,))
-    hand.say(1, m.Heartbeat, step_count=0, state="x")
-
-    assert hand.co.peers[1].phase == PeerPhase.DEAD and hand.co.fenced[1, "Heartbeat"] == 1
-
-
-# --- shutdown races (C13) ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("late", [10.0, 31.0])
-def test_the_coordinator_is_the_last_to_leave(late: float) -> None:
-    """F87, M-53: it listens until the last goodbye or the end of the grace, and names who did not go."""
-    hand = Hand(num_epochs=0).form()
-    hand.say(0, m.Exiting, reason="done")
-    effects = pass_time(hand, late)
-    assert hand.co.finished is (late > 30.0)
-    if not hand.co.finished:
-        effects += hand.say(1, m.Exiting, reason="done")
-
-    assert hand.co.finished and [e.status for e in effects if isinstance(e, fx.Finish)] == ["ok"]
-    assert [alert.path for alert in alerts(effects, "unserved_role")] == (["rank 1"] if late > 30.0 else [])
-
-
-@pytest.mark.parametrize("phase", [WorkerPhase.JOINING, WorkerPhase.WAITING, WorkerPhase.THROTTLED])
-def test_a_rank_does_not_wait_for_ever_for_its_coordinator(phase: WorkerPhase) -> None:
-    """F88, W-22: silence ends in a bounded time, as a lost coordinator and never as a clean end."""
-    rank = Rank(phase)
-    for _ in range(2000):
-        due = rank.worker.poll_timeout()
-        if due is None:
-            break
-        rank.now = due
-        rank.feed(ev.Tick())
-
-    assert [stop.status for stop in of(rank.orders, fx.Stop)] == ["coordinator_lost"]
-    assert not reports(rank.orders, m.Exiting)
-
-
-@pytest.mark.parametrize("stage", ["forming", "idle", "pending", "over"])
-def test_messages_of_another_run_change_nothing(stage: str) -> None:
-    """F90, N-6: in any phase, and none of its plans is ever given to them."""
-    hand = Hand(2) if stage == "forming" else pending() if stage == "pending" else Hand(2).form()
-    if stage == "over":
-        hand.feed(ev.OperatorRequest(ev.Operator.STOP))
-    before = hand.co.snapshot()
-    effects = hand.say(0, m.Exiting, reason="done", run_id=b"z" * 16)
-    hand.co.fenced.clear()
-
-    assert not effects and hand.co.snapshot() == before
-
-
-def test_nothing_that_comes_after_the_end_does_anything() -> None:
-    """F91, M-53: but a Hello, which is refused as closing."""
-    hand = Hand(num_epochs=0).form()
-    hand.say(0, m.Exiting, reason="done"), hand.say(1, m.Exiting, reason="done")
-    assert hand.co.finished and hand.co.poll_timeout() is None
-    stamp = {"run_id": hand.co.config.run_id, "generation": 1, "rank": 0, "incarnation": 1}
-    ack = m.SyncAck(**stamp, cycle=1, attempt=0, step_count=1, shipped_steps=0, total_steps=0, report_seq=9,
-                    outcome=m.Outcome.MERGED, state_complete=True)  # fmt: skip
-    late: list[Any] = [
-        ev.Received(m.Batch(**stamp, cycle=0, plan_id=1, step_count=1, samples=2, batch_ms=1.0, data_ms=0.0)),
-        ev.Received(m.Heartbeat(**stamp, step_count=0, state="x")), ev.Received(ack), ev.LinkLost(0, 1, "reset"),
-        ev.ProcessExited(1, 1, 0), ev.Tick(), ev.SendFailed((0, 1, 1)), ev.OperatorRequest(ev.Operator.STOP),
-    ]  # fmt: skip
-    for event in late:
-        effects = hand.feed(event)
-        assert not [e for e in effects if isinstance(e, (fx.Send, fx.Finish, fx.OpenRound, fx.Admit))], event
-    refused = [e for e in hand.feed(ev.HelloReceived(7, hello(60))) if isinstance(e, fx.Refuse)]
-
-    assert [each.reject.code for each in refused] == [m.RejectCode.CLOSING] and hand.co.poll_timeout() is None
-
-
-@pytest.mark.parametrize("phase", ["idle", "armed", "reduced"])
-def test_a_polite_leave_closes_nothing_for_the_others(phase: str) -> None:
-    """F92, M-8, M-22: no death, no alert, no lost step of anybody else."""
-    hand = Hand(3, samples=400).form() if phase == "idle" else pending(3, samples=400)
-    if phase == "reduced":
-        for rank in range(3):
-            hand.ready(rank)
-        hand.reduce()
-    effects = hand.say(2, m.Exiting, reason="leave")
-    assert not [e for e in effects if isinstance(e, fx.Alert)] and not messages(effects, m.Shutdown)
-    if phase == "armed":
-        hand.average()
-    elif phase == "reduced":
-        hand.ack(0), hand.ack(1)
-
-    assert hand.co.run.phase == RunPhase.TRAINING and hand.co.voters == [0, 1] and hand.co.deaths == 0
-    assert hand.co.cycle.version == (0 if phase == "idle" else 1)
 
 
 # --- seeing what is wrong (C14) ---------------------------------------------------------------------------------------
