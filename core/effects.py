@@ -155,12 +155,14 @@ class Emit:
 
 @value
 class Alert:
-    """Something a person should know (O-2). `critical` as the table there says."""
+    """Something a person should know (O-2). `critical` as the table there says. `again`: a coordinator that was started
+    anew says it once more, since nobody knows whether the dead one came to say it (M-44)."""
 
     kind: str
     path: str
     text: str
     critical: bool = False
+    again: bool = False
 
 
 @value
@@ -335,8 +337,8 @@ class Evaluate:
 
 @value
 class Save:
-    """Write files (K-11): the optimizer file if `optimizer`, model and outer state if `model`; then say
-    `ActionDone("save")`, or `ActionDone("consensus")` for a bundle of the consensus, which has no optimizer (K-7)."""
+    """Write files (K-11): the optimizer file if `optimizer`, the model if `model`; then say `ActionDone("save")`. A
+    bundle of the consensus has no optimizer, no step waits for it, and its end is `ActionDone("consensus")` (K-7)."""
 
     decision_id: int
     version: int
