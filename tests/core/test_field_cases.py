@@ -1,7 +1,8 @@
 """Faults that users of comparable systems have met: hangs, deaths, reconnects; ids are in the docstrings.
 
 Only the cases that a decision can answer are here, and only those whose feature exists. Times are those of the cases: a
-heartbeat a second, dead after 5 s of silence, a stalled average after 60 s. The rest is in `test_field_cases_runs.py`.
+heartbeat a second, dead after 5 s of silence, a stalled average after 60 s. The rest is in the other
+files of that name: deaths (C2), data and what is seen (runs), clocks and ends, actions, collectives.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def live_once(hand: Hand) -> None:
 
 @pytest.mark.parametrize("phase", ["idle", "armed", "shipped", "reduced", "eval", "checkpoint"])
 def test_everything_follows_from_a_death_in_the_step_that_notices_it(phase: str) -> None:
-    """F11, M-18, M-20, C-21, B-17, K-9, K-16: one of three ranks dies with work in hand. In that same step its work is
+    """F11, M-18, M-21, C-21, B-17, K-9, K-16: one of three ranks dies with work in hand. In that same step its work is
     free, the others are told, gates and roles are for two; then the run goes to its end with each batch once. No
     timer is needed for any of this: time stands still."""
     hand = brought_to(phase)
