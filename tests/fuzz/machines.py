@@ -160,10 +160,10 @@ def _books(co: Coordinator) -> Any:
     told = {rank: peer.fenced_told_at for rank, peer in co.peers.items()}
     for peer in co.peers.values():
         peer.fenced_told_at = 0.0
-    *front, state = co.snapshot()
+    *front, state, unkept = co.snapshot()
     for rank, peer in co.peers.items():
         peer.fenced_told_at = told[rank]
-    return front, [(name, part) for name, part in state if name not in COUNTERS]
+    return front, [(name, part) for name, part in state if name not in COUNTERS], unkept
 
 
 def worker(data: bytes) -> Iterator[Worker]:
