@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from .errors import LocalProtocolError
 
-__all__ = ["LATEST", "wrong_time"]
+__all__ = ["LATEST", "need_time", "wrong_time"]
 
 LATEST = math.nextafter(math.inf, 0.0)
 """No second comes after this one: an infinity is later, and what no float can hold, and a NaN is no earlier."""
@@ -14,6 +15,16 @@ LATEST = math.nextafter(math.inf, 0.0)
 
 def wrong_time(before: float, now: object) -> LocalProtocolError:
     """What a machine that is at second `before` says of a time that is before it, or no finite number at all."""
-    if isinstance(now, float | int) and now < before:
+    if isinstance(now, float | int) and not isinstance(now, bool) and now < before:
         return LocalProtocolError(f"time went back from {before} to {now}; pass a monotonic clock")
     return LocalProtocolError(f"{now!r} is no time; pass the seconds of a monotonic clock, a finite number")
+
+
+def need_time(now: Any) -> None:
+    """The second at which a machine is made is one. Raises `LocalProtocolError`."""
+    try:
+        holds = not isinstance(now, bool) and -LATEST <= now <= LATEST
+    except TypeError:
+        holds = False
+    if not holds:
+        raise wrong_time(-math.inf, now)
