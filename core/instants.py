@@ -7,10 +7,19 @@ from typing import Any
 
 from .errors import LocalProtocolError
 
-__all__ = ["LATEST", "need_time", "wrong_time"]
+__all__ = ["LATEST", "need_time", "shown", "wrong_time"]
 
 LATEST = math.nextafter(math.inf, 0.0)
 """No second comes after this one: an infinity is later, and what no float can hold, and a NaN is no earlier."""
+
+
+LONG = 1e12
+"""From here on a second is no second of any clock, and its hundreds of digits would say nothing."""
+
+
+def shown(second: float, digits: int) -> str:
+    """A second for a line that a person reads."""
+    return f"{second:.{digits}f}" if abs(second) < LONG else f"{second:g}"
 
 
 def wrong_time(before: float, now: object) -> LocalProtocolError:

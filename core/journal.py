@@ -26,6 +26,7 @@ from .effects import Ready
 from .errors import CheckpointError
 from .events import CoordinatorEvent, WorkerEvent
 from .guard import Guard
+from .instants import shown
 from .plain import decode, encode
 from .policies import Policies
 from .snapshots import freeze
@@ -140,8 +141,8 @@ def in_order(clock: float, ready: Ready) -> float:
     `CheckpointError`: a machine takes events in the order of time, so lines in another one are damage."""
     for second, _ in ready.records:
         if second < clock:
-            raise CheckpointError(f"time goes back from {clock:.6f} to {second:.6f}: lines of this file are doubled, "
-                                  "or are not in their order")  # fmt: skip
+            raise CheckpointError(f"time goes back from {shown(clock, 6)} to {shown(second, 6)}: lines of this file "
+                                  "are doubled, or are not in their order")  # fmt: skip
         clock = second
     return clock
 

@@ -19,6 +19,7 @@ does. A link that is blocked in one direction (`mute`, `deafen`) holds back what
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -90,17 +91,20 @@ class Outcome:
         return self.seconds * self.case.ranks / 3600.0
 
 
-def simulate(case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None) -> Outcome:
+def simulate(case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None,
+             watch: Callable[[Run], None] | None = None) -> Outcome:  # fmt: skip
     """The run of a case, from its beginning to its end. With a codec, some runs have real frames on their links;
-    `policies` replaces what decides."""
-    return Run(case, codec=codec, policies=policies).outcome()
+    `policies` replaces what decides; `watch` is told of the run after each step of it."""
+    return Run(case, codec=codec, policies=policies, watch=watch).outcome()
 
 
 class Run:
     """A run in the making: `world`, and all that moves it. `actions` is what has happened so far."""
 
-    def __init__(self, case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None) -> None:
+    def __init__(self, case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None,
+                 watch: Callable[[Run], None] | None = None) -> None:  # fmt: skip
         self.case = case
+        self.told = watch
         wild = profile(case.faults)
         dice = Dice(case.seed)
         given = dict(case.knobs)
@@ -130,6 +134,8 @@ class Run:
         self.actions.append((step.at, step.action))
         self.marks.watch(self.world, step)
         self.storm.heard(step)
+        if self.told is not None:
+            self.told(self)
 
     # --- both halves -------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 BAD = [
     (["run", "--ranks", "0", "train.py"], "--ranks 0 is not allowed: a run needs at least one rank"),
-    (["run", "--ranks", "two", "train.py"], "'two' is not a valid integer"),
+    (["run", "--ranks", "two", "train.py"], "'two' is not a whole number"),
     (["run", "train.py"], "missing option '--ranks'"),
     (["run", "--ranks", "2"], "missing argument 'SCRIPT'"),
     (["run", "--ranks", "2", "nowhere.py"], "there is no script 'nowhere.py'"),
@@ -95,6 +95,9 @@ BAD = [
     (["check", "--out", "train.py"], "--out train.py cannot be written: file exists"),
     (["race"], "no such command 'race'"),
     (["--fast"], "no such option"),
+    (["simulate", "--seeds", "1e3"], "'1e3' is not a whole number; see paceline simulate --help"),
+    (["simulate", "--bogus"], "no such option: --bogus; see"),
+    (["simulate", "--seds", "3"], "no such option: --seds, but there is --seeds; see"),
 ]
 
 

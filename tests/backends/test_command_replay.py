@@ -154,3 +154,10 @@ def test_lines_of_a_journal_that_are_not_in_their_order_are_named(tmp_path: Path
     (tmp_path / "j").write_text("".join([first, *reversed(batches)]))
     with pytest.raises(CheckpointError, match=r"j, line 3: time goes back from 1\.0+ to 0\.0+: "):
         call(str(tmp_path / "j"))
+
+
+def test_a_second_of_hundreds_of_digits_is_printed_short(tmp_path: Path) -> None:
+    file = tmp_path / "late.schedule"
+    file.write_text("paceline schedule 1\nsetup ranks 1\n1e300 control 0\n")
+    _, lines = call(str(file), "--explain")
+    assert lines[0].split()[0] == "1e+300" and max(map(len, lines)) < 400
