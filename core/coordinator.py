@@ -41,7 +41,7 @@ from .events import (
     RoundReduced,
     Tick,
 )
-from .given import check_event, check_parts
+from .given import OF_COORDINATOR, check_parts
 from .guard import Guard, chosen
 from .instants import LATEST, wrong_time
 from .joining import Joins
@@ -172,7 +172,7 @@ class Coordinator:
             raise wrong_time(self.now, now) from None
         received = event.__class__ is Received
         if not received:
-            check_event(event, CoordinatorEvent, "the coordinator")
+            OF_COORDINATOR.check(event)
         self.handling, self.now = True, now
         self.records.append((now, event))
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any
 
@@ -24,7 +24,7 @@ from .instants import need_time
 from .ledger import Resume
 from .policies import Policies
 
-__all__ = ["check_event", "check_parts", "need"]
+__all__ = ["OF_COORDINATOR", "OF_WORKER", "check_parts", "need"]
 
 Fits = Callable[[Any], bool]
 
@@ -58,46 +58,56 @@ def check_parts(config: Any, now: Any, guard: Any, resume: Any, policies: Any) -
             raise LocalProtocolError(f"guard = {one!r:.60} is not allowed: give an object with observe (B-30)")
 
 
-def check_event(event: Any, of: Any, machine: str) -> None:
-    """An event is one of those that the union `of` names, and every field of it has the type that it is declared with.
-    Raises `LocalProtocolError` that names the field, the value and the type."""
-    kind = event.__class__
-    if kind not in _members(of):
-        raise LocalProtocolError(f"{kind.__name__} is not an event of {machine}")
-    if not _fast(kind)(event):
+class Events(dict[type, Fits]):
+    """Of each event of a machine, whether every field of it has the type that it is declared with. It is filled as they
+    come; an object of another class is no event of the machine: `LocalProtocolError`."""
+
+    def __init__(self, of: Any, machine: str) -> None:
+        super().__init__()
+        self.members = frozenset(typing.get_args(of))
+        self.machine = machine
+
+    def __missing__(self, kind: type) -> Fits:
+        if kind not in self.members:
+            raise LocalProtocolError(f"{kind.__name__} is not an event of {self.machine}")
+        fits = self[kind] = _fast(kind, tuple(self._slowly(kind)))
+        return fits
+
+    def check(self, event: Any) -> None:
+        """Raises `LocalProtocolError` that names the field, the value and the type."""
+        if not self[event.__class__](event):
+            for name, declared, fits in self._slowly(event.__class__):
+                given = getattr(event, name)
+                if not fits(given):
+                    where = f"{type(event).__name__}.{name} = {given!r:.60}"
+                    raise LocalProtocolError(f"{where} is not allowed: {declared} is wanted")
+
+    @staticmethod
+    def _slowly(kind: type) -> Iterator[tuple[str, object, Fits]]:
+        hints = typing.get_type_hints(kind, vars(events))
         for field in attrs.fields(kind):
-            given = getattr(event, field.name)
-            if not _fits(_hints(kind)[field.name])(given):
-                where = f"{kind.__name__}.{field.name} = {given!r:.60}"
-                raise LocalProtocolError(f"{where} is not allowed: {field.type} is wanted")
+            yield field.name, field.type, _fits(hints[field.name])
 
 
-@functools.cache
-def _members(union: Any) -> frozenset[type]:
-    return frozenset(typing.get_args(union))
+OF_COORDINATOR = Events(events.CoordinatorEvent, "the coordinator")
+OF_WORKER = Events(events.WorkerEvent, "a worker")
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind, vars(events))
-
-
-@functools.cache
-def _fast(kind: type) -> Fits:
+def _fast(kind: type, slowly: tuple[tuple[str, object, Fits], ...]) -> Fits:
     """Whether all fields have the classes that they nearly always have: one expression, since a worker is told of every
     step."""
     known: dict[str, Any] = {}
     parts = []
-    for number, field in enumerate(attrs.fields(kind)):
-        hint = _hints(kind)[field.name]
-        classes = [ATOMS.get(one) for one in _alternatives(hint)]
+    hints = typing.get_type_hints(kind, vars(events))
+    for number, (name, _, fits) in enumerate(slowly):
+        classes = [ATOMS.get(one) for one in _alternatives(hints[name])]
         atoms = [one for one in classes if one is not None]
         if len(atoms) == len(classes):
             known[f"k{number}"] = frozenset().union(*atoms)
-            parts.append(f"event.{field.name}.__class__ in k{number}")
+            parts.append(f"event.{name}.__class__ in k{number}")
         else:
-            known[f"k{number}"] = _fits(hint)
-            parts.append(f"k{number}(event.{field.name})")
+            known[f"k{number}"] = fits
+            parts.append(f"k{number}(event.{name})")
     exec(f"def fast(event):\n    return {' and '.join(parts) or 'True'}", known)
     fast: Fits = known["fast"]
     return fast

@@ -23,7 +23,7 @@ from .effects import Ready, Stop
 from .engine import Kind
 from .errors import LocalProtocolError, PacelineError
 from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
-from .given import check_event, need
+from .given import OF_WORKER, need
 from .instants import LATEST, need_time, wrong_time
 from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
@@ -119,7 +119,7 @@ class Worker(WorkerLink):
             raise wrong_time(self.last_now, now) from None
         kind = event.__class__
         if kind is not Received:
-            check_event(event, WorkerEvent, "a worker")
+            OF_WORKER.check(event)
         before, self.last_now = self.last_now, now
         self.records.append((now, event))
         try:

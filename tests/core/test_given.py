@@ -13,7 +13,7 @@ from paceline.core import events as ev
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, PacelineError
-from paceline.core.given import check_event
+from paceline.core.given import OF_COORDINATOR, OF_WORKER
 from paceline.core.messages import RoundKey, RoundKind
 from paceline.core.worker import Worker, WorkerSettings
 
@@ -100,19 +100,19 @@ def test_true_is_no_time() -> None:
 
 def test_a_number_of_another_kind_is_a_number() -> None:
     """A whole number where milliseconds are wanted, a member of an enumeration, a subclass: all stay allowed."""
-    check_event(ev.StepDone(samples=Whole(3), batch_ms=1, data_ms=0, loss=Whole(2)), ev.WorkerEvent, "a worker")
+    OF_WORKER.check(ev.StepDone(samples=Whole(3), batch_ms=1, data_ms=0, loss=Whole(2)))
     key = RoundKey(generation=1, cycle=0, kind=RoundKind.PARAMS)
-    check_event(ev.RoundAborted(key, RoundKind.PARAMS, ""), ev.CoordinatorEvent, "the coordinator")
+    OF_COORDINATOR.check(ev.RoundAborted(key, RoundKind.PARAMS, ""))
 
 
-@pytest.mark.parametrize("kind", sorted({*ev.CoordinatorEvent.__args__, *ev.WorkerEvent.__args__}, key=str))
+@pytest.mark.parametrize("kind", sorted(OF_COORDINATOR.members | OF_WORKER.members, key=str))
 def test_every_field_of_every_event_is_looked_at(kind: Any) -> None:
     """An event whose fields are all of a class that nothing is declared with is refused by its first field."""
     fields = attrs.fields(kind)
-    of = ev.CoordinatorEvent if kind in ev.CoordinatorEvent.__args__ else ev.WorkerEvent
+    of = OF_COORDINATOR if kind in OF_COORDINATOR.members else OF_WORKER
     if fields:
         with pytest.raises(LocalProtocolError, match=f"{kind.__name__}.{fields[0].name} = "):
-            check_event(kind(**{field.name: ... for field in fields}), of, "a machine")
+            of.check(kind(**{field.name: ... for field in fields}))
 
 
 @pytest.mark.parametrize(("make", "said"), [
