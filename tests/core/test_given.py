@@ -79,8 +79,8 @@ def test_an_event_of_the_wrong_shape_changes_nothing(event: Any, said: str) -> N
 @pytest.mark.parametrize("event", [
     ev.StepDone(samples="8", batch_ms=1.0, data_ms=0.0),  # type: ignore[arg-type]
     ev.StepDone(samples=True, batch_ms=1.0, data_ms=0.0),
-    ev.ChunkDone(plan_ids=[1], epoch=0, batches=1, samples=1, epoch_ms=1, share_complete_ms=1, compute_only_ms=1,
-                 data_starve_ms=0),  # type: ignore[arg-type]
+    ev.ChunkDone(plan_ids=[1], epoch=0, batches=1, samples=1, epoch_ms=1, share_complete_ms=1,  # type: ignore[arg-type]
+                 compute_only_ms=1, data_starve_ms=0),
     ev.TrainingFailed(3),  # type: ignore[arg-type]
     ev.HelloReceived(0, None),  # type: ignore[arg-type]
 ])  # fmt: skip
