@@ -17,10 +17,10 @@ is handed out or closed after the gates were judged may change them too, and the
 
 The second half is what cannot wait for the pass, since what follows it in the same effect depends on it. A rank that is
 gone while a cycle is pending is the chief of these: it may hold the copy that everybody waits for. Its part in the
-round is decided first and what it had shipped goes to limbo, then nobody waits for it any longer, and at the end what it
-held besides is given back. Were that done before, steps that may be in the consensus would be trained twice (M-19). A run that does not form ends its round before it shuts anything
-down (I10). An accepted report of which the peer knows only that it is its own goes on to the cycle, whose answer then
-is the answer to the report.
+round is decided first and what it had shipped goes to limbo, then nobody waits for it any longer, and at the end what
+it held besides is given back. Were that done before, steps that may be in the consensus would be trained twice (M-19).
+A run that does not form ends its round before it shuts anything down (I10). An accepted report of which the peer knows
+only that it is its own goes on to the cycle, whose answer then is the answer to the report.
 """
 
 from __future__ import annotations
