@@ -155,12 +155,14 @@ class Emit:
 
 @value
 class Alert:
-    """Something a person should know (O-2). `critical` as the table there says."""
+    """Something a person should know (O-2). `critical` as the table there says. `again`: a coordinator that was started
+    anew says it once more, since nobody knows whether the dead one came to say it (M-44)."""
 
     kind: str
     path: str
     text: str
     critical: bool = False
+    again: bool = False
 
 
 @value

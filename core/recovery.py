@@ -93,7 +93,7 @@ def _again(effect: Any) -> Any:
         return attrs.evolve(effect, facts={**effect.facts, AGAIN: True})
     if isinstance(effect, Invoke):
         return Invoke(effect.callback, (*effect.arguments, {REPLAYED: True}))
-    return effect if isinstance(effect, Alert) else None
+    return attrs.evolve(effect, again=True) if isinstance(effect, Alert) else None
 
 
 def _rebase(co: Coordinator, now: float) -> None:

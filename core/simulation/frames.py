@@ -15,9 +15,11 @@ KEYS = LinkKeys(up=bytes(range(32)), down=bytes(range(32, 64)))
 
 
 class Frames:
-    """See the module. `hear` gives the messages that some bytes complete; what the peer may not send comes as text."""
+    """See the module. `hear` gives the messages that some bytes complete; what the peer may not send comes as text.
+    `inside` are the ends that have heard a part of a frame: for them the lane is not empty, though nothing is in it."""
 
     def __init__(self, codec: PayloadCodec, reached: Callable[[str], None]) -> None:
+        self.inside: set[Role] = set()
         self._reached = reached
         self._links = {role: Link(codec=codec, keys=KEYS, role=role) for role in Role}
 
@@ -34,7 +36,10 @@ class Frames:
             else:
                 link.receive_data(data)
             message = link.next_message()
-            if message is None and data:
+            if message is not None:
+                self.inside.discard(role)
+            elif data:
+                self.inside.add(role)
                 self._reached("half a frame waited")
             while message is not None:
                 yield message

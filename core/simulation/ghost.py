@@ -314,8 +314,8 @@ class Ghost:
     def see(self, co: Coordinator, effect: Any) -> None:
         """Judge one effect. What is said once more after a restart was judged when it was said first (M-44)."""
         kind = effect.__class__
-        if kind is fx.Emit and effect.facts.get("again"):
-            require(co.generation > 1, "M-44", f"{effect.name} is said again, and nothing was said before")
+        if (kind is fx.Emit and effect.facts.get("again")) or (kind is fx.Alert and effect.again):
+            require(co.generation > 1, "M-44", f"{effect} is said again, and nothing was said before")
             return
         if self.over:
             raise Violation("C-25", f"nothing follows Finish, but {effect} did")

@@ -81,9 +81,11 @@ def turned_away(world: World, effect: fx.Refuse) -> None:
 
 
 def let_in(world: World, effect: fx.Admit, process: Process) -> None:
-    """The connection has a seat: the life of before, or another one."""
+    """The connection has a seat: the life of before, or another one. The life of before has it again, where another
+    process had the seat in what a journal has lost (M-45)."""
     if (effect.rank, effect.incarnation) != (process.rank, process.incarnation):
         process = _born_again(world, effect, process)
+    world.seats[process.rank] = process
     process.link, process.linked = effect.link, True
     world.rewire(process)
     process.down.append(effect.welcome)

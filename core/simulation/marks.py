@@ -165,6 +165,8 @@ class Marks:
             self.reach("a dead rank came back")
         elif kind is fx.Admit and world.co.run.phase == RunPhase.TRAINING:
             self.reach("a rank came anew")
+        elif kind is fx.Alert and effect.again:
+            return  # it was looked at when it was said first (M-44)
         elif kind is fx.Alert and (effect.kind, effect.path) == OF_JOURNAL:
             self.reach("a rank knew more than the journal")
         elif kind is fx.Alert and effect.kind == "callback_failed" and effect.path.partition(".")[0] in CONSULTED:

@@ -152,6 +152,11 @@ class Process:
         """It is there and works."""
         return self.alive and not self.paused and self.ended is None
 
+    @property
+    def awaits_rest(self) -> bool:
+        """An end of its link waits for the rest of a frame; of a damaged one that may never come."""
+        return self.frames is not None and bool(self.frames.inside)
+
     def due(self) -> float | None:
         """The next deadline of its worker, in virtual seconds."""
         due = self.worker.poll_timeout()

@@ -169,7 +169,8 @@ class Run:
 
     def _liveness(self) -> None:
         """All faults stop. What was decided before stays decided: a run that was being saved is saved, and one whose
-        ranks have all given up on a coordinator that was away has nobody to go on with (W-21, M-32)."""
+        ranks have all given up on a coordinator that was away has nobody to go on with (W-21). An id of a session that
+        was withheld stays lost: if nobody is left to make one, the run is saved for that (M-32)."""
         if self._ended:
             return
         self.storm.heal()
@@ -183,7 +184,8 @@ class Run:
         if finish is None:
             reasons = "; ".join(str(reason) for reason in co.explain())
             raise Violation("I38", f"{self.bound_s:g} s after the last fault the run goes on: {reasons}")
-        legal = ending or any(reason in finish.text for reason in LEGAL)
+        lost = (f"no rank made the id of session {number};" for number in self.storm.withheld)
+        legal = ending or any(reason in finish.text for reason in (*LEGAL, *lost))
         if finish.status not in ("ok", "stopped") and not legal:
             raise Violation("I30", f"without any fault the run ended {finish.status}: {finish.text}")
 

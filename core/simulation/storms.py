@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import effects as fx
 from .. import messages as m
 from .action import COORDINATOR, NOBODY, Action, act
 from .clockwork import Clockwork
@@ -45,7 +46,8 @@ LONGEST = 8.0
 
 class Storm:
     """Strikes `plan` at a world that a clockwork moves. `second` is what the run takes for one step of its fastest
-    rank, `staleness_s` the silence after which a peer is gone."""
+    rank, `staleness_s` the silence after which a peer is gone. `withheld` are the sessions of which somebody was asked
+    for the id and makes none."""
 
     def __init__(self, clockwork: Clockwork, plan: Plan, dice: Dice, second: float, staleness_s: float) -> None:
         self.clockwork = clockwork
@@ -53,6 +55,7 @@ class Storm:
         self.plan = plan
         self.over = False
         self.struck = 0
+        self.withheld: set[int] = set()
         self._dice = dice
         self._second = second
         self._staleness_s = staleness_s
@@ -238,6 +241,8 @@ class Storm:
 
     def heard(self, step: Step) -> None:
         """A step has happened: is it a moment at which a fault is worst?"""
+        if self.world.in_place and step.action.kind == "control":
+            self._note_withheld(step)
         if self.comes_back and not self._noticed:
             self._await_return()
         if self.over or self.world.over:
@@ -290,6 +295,12 @@ class Storm:
         process = self.world.seats[message.rank]
         if process.incarnation == message.incarnation:
             self._after(process.number, what)
+
+    def _note_withheld(self, step: Step) -> None:
+        """An id that a process makes is made later."""
+        for turn in step.turns:
+            asked = [effect.session_id for effect in turn.effects if effect.__class__ is fx.MakeSessionId]
+            self.withheld.update(number for number in asked if number not in self.world.processes[turn.who].uids)
 
     def _after(self, number: int, what: tuple[str, str] | None) -> None:
         if what is not None and self.site(what[0]):

@@ -193,7 +193,9 @@ class World:
             together.touch_members(self)
         failed = self.failed
         for number in self.touched:
-            steps_meet(self.co, self.ghost, self.processes[number], bool(failed) and bool(failed.get(number)))
+            process = self.processes[number]
+            under_way = bool(failed and failed.get(number)) or process.awaits_rest
+            steps_meet(self.co, self.ghost, process, under_way)
         return Step(action, self.now, tuple(self.turns), self.moved)
 
     def _happen(self, action: Action, process: Process | None, sure: bool) -> None:

@@ -24,6 +24,8 @@ from paceline.transports.journal_file import JournalFile
 
 from support.words import hello
 
+CHECKOUT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -85,9 +87,6 @@ BAD = [
     (["simulate", "--keep"], "--keep writes the schedule of one run: name it with --seed"),
     (["simulate", "--out", "train.py/x"], "--out train.py/x cannot be written: not a directory"),
     (["replay", "--until", "9" * 20, "train.py"], "is not in the range"),
-    (["mutants", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no directory nowhere; make it first"),
-    (["mutants", "--record", "train.py/x"], "--record train.py cannot be written: file exists"),
-    (["mutants", "--tests", "tests/nothing"], "--tests 'tests/nothing' is not allowed: there is no such file or"),
     (["mutants", "--seed", "1"], "--seed is that of a --sample"),
     (["mutants", "--list", "--json", "x.json"], "--list tries no mutant"),
     (["mutants", "--quick", "--thorough"], "--quick asks little and --thorough all"),
@@ -108,6 +107,22 @@ def test_what_is_not_allowed_is_one_line_and_exit_code_2(
     assert out == ""
     assert err.startswith("paceline: ") and err.count("\n") == 1
     assert text in err
+
+
+@pytest.mark.parametrize(("words", "text"), [
+    (("--json", "nowhere/x.json"), "--json nowhere/x.json: there is no directory nowhere; make it first"),
+    (("--record", "README.md/x"), "--record README.md cannot be written: file exists"),
+    (("--tests", "tests/nothing"), "--tests 'tests/nothing' is not allowed: there is no such file or folder in"),
+])  # fmt: skip
+def test_mutants_are_not_made_before_the_files_are_known_to_be_there(
+    words: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a checkout: an installed package is without its tests, and says so first."""
+    monkeypatch.chdir(CHECKOUT)
+    monkeypatch.delenv("PACELINE_DEBUG", raising=False)
+    assert call(monkeypatch, "mutants", *words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"paceline: {text}") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("error", [StallError("nobody\nis left"), PacelineError("hm")])

@@ -81,11 +81,12 @@ def test_an_interrupted_coordinator_says_why_it_ends(tmp_path: Path) -> None:
     ("mutants", "--list", "--table", "gates"),
     ("--help",),
 ], ids=lambda words: words[0])  # fmt: skip
-def test_a_reader_who_has_gone_ends_a_command_with_141(words: tuple[str, ...], tmp_path: Path) -> None:
-    """As SIGPIPE ends other commands: no word is said, and nobody takes it for a finding (1)."""
+def test_a_reader_who_has_gone_ends_a_command_with_141(words: tuple[str, ...]) -> None:
+    """As SIGPIPE ends other commands: no word is said, and nobody takes it for a finding (1). Mutants need a
+    checkout."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([*COMMAND, *words], cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([*COMMAND, *words], cwd=HERE.parent, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
 

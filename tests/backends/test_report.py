@@ -23,6 +23,10 @@ from paceline.backends.report import (
     mean_figures,
     read_timeline,
 )
+from paceline.backends.serve import Recorder
+from paceline.core import effects as fx
+from paceline.core.config import Config
+from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError, InvariantError
 
 
@@ -259,3 +263,15 @@ def test_what_a_restarted_coordinator_says_again_counts_once(tmp_path: Path) -> 
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = account(read_timeline(path), 1)
     assert (found.merged, found.lost, found.twice) == (6, 0, 0)
+
+
+def test_an_alert_that_is_said_again_is_one(tmp_path: Path) -> None:
+    """M-44: a restarted coordinator says it with a mark, the recorder writes that, and the reader knows it."""
+    path, co = tmp_path / "timeline.jsonl", Coordinator(Config(batch_size=2, num_epochs=1))
+    recorder = Recorder(co, path, None)
+    for again in (False, True):
+        recorder.observe(fx.Alert("accounting", "journal", "rank 1 holds version 3", critical=True, again=again))
+    recorder.close()
+
+    assert len(path.read_text().splitlines()) == 2
+    assert [record["again"] for record in read_timeline(path)] == [False]

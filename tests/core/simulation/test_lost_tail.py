@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.core import effects as fx
 from paceline.core.simulation.action import COORDINATOR, Action, act
 from paceline.core.simulation.comeback import Journal
 from paceline.core.simulation.lost_tail import forgotten, moved_forward
 from paceline.core.simulation.setup import Setup
+from paceline.core.simulation.step import Step
 from paceline.core.simulation.world import World
 
 
@@ -89,6 +91,34 @@ def test_the_version_that_a_claim_brings_back_is_what_its_rank_stands_on() -> No
     assert ghost.former[co.cycle.number] == ((3, 0.125),)
 
 
+@pytest.mark.parametrize("averager", ["star", "collective"])
+def test_a_coordinator_that_dies_as_it_moves_forward_does_so_once(averager: str) -> None:
+    """M-44, M-45: the next one says that the journal was behind a rank once more, with a mark, and moves nowhere (a
+    storm of 5 ranks, collective, seed 4022142)."""
+    world = World(Setup(ranks=2, samples=80, knobs={"averager": averager, "reconnect_window_s": 200.0, "min_ranks": 1}))
+    while world.co.cycle.version < 8:
+        world.do(world.enabled()[0])
+    world.do(act("die", COORDINATOR))
+    world.do(Action("revive", COORDINATOR, 50))
+    marks: list[bool] = []
+    while not marks:
+        marks += told_behind(world.do(world.enabled()[0]))
+    world.do(act("die", COORDINATOR))
+    version = world.co.cycle.version
+    marks += told_behind(world.do(act("revive", COORDINATOR)))
+
+    assert marks == [False, True] and world.ghost.version == world.co.cycle.version == version
+    while world.enabled():
+        assert not told_behind(world.do(world.enabled()[0]))
+    assert world.finished and len(world.ghost.merged) == 80
+
+
+def told_behind(step: Step) -> list[bool]:
+    """Of each time that the journal was found behind a rank, whether that was said again."""
+    effects = [effect for turn in step.turns for effect in turn.effects if isinstance(effect, fx.Alert)]
+    return [alert.again for alert in effects if (alert.kind, alert.path) == ("accounting", "journal")]
+
+
 def test_what_a_rank_ships_without_a_link_reaches_nobody() -> None:
     """N-26: a rank that does not know yet that the coordinator is another one answers an old request. The averager took
     that for the answer to the new one, and the result of it was lost with the link (`--ranks 3 --seed 1056239`)."""
@@ -100,3 +130,24 @@ def test_what_a_rank_ships_without_a_link_reaches_nobody() -> None:
     assert not world.processes[1].linked
     world.do(act("order", 1))
     assert not world.processes[1].bulk_up
+
+
+def test_a_seat_is_of_who_was_let_in_last() -> None:
+    """M-45: another process has the seat of a rank that is away, and the coordinator forgets that when its journal
+    loses its end. The rank comes back to its seat and is sent the next average, which went to the other one
+    (`paceline simulate --ranks 12 --seed 7035820`, I30)."""
+    knobs = {"reconnect_window_s": 200.0, "min_ranks": 1, "max_anchor": 2, "max_ranks": 4}
+    world = World(Setup(ranks=2, samples=80, knobs=knobs))
+    while world.co.cycle.version < 4:
+        world.do(world.enabled()[0])
+    for action in (act("die", COORDINATOR), act("revive", COORDINATOR), act("join", 1)):
+        world.do(action)
+    other = world.processes[-1]
+    assert (other.rank, other.incarnation) == (1, 2)
+
+    world.do(act("die", COORDINATOR))
+    world.do(Action("revive", COORDINATOR, 1))
+    while world.enabled():
+        world.do(world.enabled()[0])
+
+    assert world.finish is not None and world.finish.status == "ok", world.finish

@@ -13,6 +13,7 @@ from paceline.core.cycle import Cycle
 from paceline.core.dispatch.book import Book
 from paceline.core.errors import ConfigError
 from paceline.core.simulation import Violation, World
+from paceline.core.simulation.action import Action
 from paceline.core.simulation.campaign import Campaign
 from paceline.core.simulation.dice import Dice
 from paceline.core.simulation.faults import PROFILES, SITES, draw_plan
@@ -71,6 +72,24 @@ def test_the_schedule_of_a_run_is_the_run() -> None:
 
     assert [line for step in play(again, schedule.actions) for line in lines(step)] == told
     assert again.finish == run.world.finish
+
+
+@pytest.mark.parametrize("withheld", [True, False])
+def test_an_id_that_was_withheld_before_all_faults_stopped_is_not_made_afterwards(withheld: bool) -> None:
+    """M-32: nobody is left to be asked, so the run is saved; it may be for this, and for no other reason (I30). Found
+    by a storm of 3 ranks, seed 4001231."""
+    run = Run(Case(seed=0, ranks=1, faults="calm", knobs={"averager": "collective", "heartbeat_s": 1.0}), codec=CODEC)
+    run.clockwork.do(Action("withhold", 0))
+    while run.world.processes[0].withholds:
+        run.clockwork.advance()
+    assert run.storm.withheld == {1}
+    if withheld:
+        run._liveness()
+        assert run.world.finish is not None and "no rank made the id of session 1;" in run.world.finish.text
+    else:
+        run.storm.withheld.clear()
+        with pytest.raises(Violation, match=r"^I30: .* no rank made the id of session 1;"):
+            run._liveness()
 
 
 def never_waits(self: Cycle, event: object) -> bool:
