@@ -285,7 +285,7 @@ class Coordinator:
                 return  # C-44: that it came is all there is to it
         row = self.peer_engine.fire(peer, name, message)
         if row.kind is ACCEPT and name in CYCLE_REPORTS:
-            row = self.joint.on[name](self, peer, message) or row
+            row = self.couple(name, peer, message) or row
         if row.kind is ACCEPT:
             if name not in QUIET:
                 self.urgent = True
@@ -405,8 +405,8 @@ class Coordinator:
         self.tell(self.alive, m.EpochAggregated, epoch=epoch, metrics=metrics)
 
     def couple(self, occurrence: str, peer: Attachment | None = None, event: object = None) -> Row | None:
-        """Something has happened that means something for another machine, and at once: what, `table_joint.py` says.
-        The row of that machine which was taken last."""
+        """Something has happened that another machine has to hear of at once: `table_joint.py` says which, and what it
+        does. Returns the row by which the last event that was fired was taken."""
         return self.joint.fire(self, occurrence, peer, event)
 
     def lose(self, rank: int, cause: str) -> None:
@@ -421,7 +421,7 @@ class Coordinator:
 
     def promote(self, peer: Peer) -> None:
         """An observer becomes a voter (M-25)."""
-        self.couple("Holds", peer)
+        self.couple("ConsensusHeld", peer)
 
     def withdraw(self, peer: Peer) -> None:
         """A rank is excluded (M-14)."""

@@ -54,8 +54,6 @@ FIRST_STEP, LAST_STEP = 4, 13
 """Steps of C-3 that the table has: those before take in the event itself, the last one follows the last round."""
 AGAIN: Final = "again"
 """In place of a step: this row asks for another round."""
-ROUND, LAST = "one round", "step 13"
-"""What an engine has a function for besides the occurrences: the first one says whether another round is due."""
 PASS_LIMIT = 16384
 """Rounds of one pass. Each but the last buries an incarnation, finishes or arms a cycle, or ends the run: more rounds
 than that are a bug of ours."""
@@ -101,24 +99,14 @@ class JointTable:
     name: str
     rows: tuple[Coupling, ...]
 
-    def at(self, chosen: Callable[[int | str], bool]) -> tuple[tuple[int, Coupling], ...]:
-        """The rows whose `when` is chosen, with their places in the table."""
-        return tuple((index, row) for index, row in enumerate(self.rows) if chosen(row.when))
+    def at(self, *when: int | str) -> tuple[tuple[int, Coupling], ...]:
+        """The rows that have their turn then, with their places in the table."""
+        return tuple((index, row) for index, row in enumerate(self.rows) if row.when in when)
 
     @property
     def round(self) -> tuple[tuple[int, Coupling], ...]:
         """The rows of a round."""
-        return self.at(lambda when: isinstance(when, int) and when < LAST_STEP)
-
-    @property
-    def again(self) -> tuple[tuple[int, Coupling], ...]:
-        """The rows that ask for another one."""
-        return self.at(lambda when: when == AGAIN)
-
-    @property
-    def last(self) -> tuple[tuple[int, Coupling], ...]:
-        """The rows of step 13."""
-        return self.at(lambda when: when == LAST_STEP)
+        return self.at(*range(FIRST_STEP, LAST_STEP))
 
     @property
     def occurrences(self) -> tuple[str, ...]:
@@ -126,21 +114,26 @@ class JointTable:
         return tuple(dict.fromkeys(row.when for row in self.rows if isinstance(row.when, str) and row.when != AGAIN))
 
 
-Functions = dict[str, Callable[..., Any]]
-"""By occurrence what decides it, of the coordinator, the peer it is about and the event: see `JointEngine.on`."""
+@value
+class Functions:
+    """What runs a table: one round, which says whether there is another; step 13; and for each occurrence what decides
+    it, given the coordinator, the peer it is about or None, and the event. That returns the row by which the last event
+    that was fired was taken, None if none was fired."""
+
+    another_round: Callable[[Any], bool]
+    at_rest: Callable[[Any], None]
+    on: Mapping[str, Callable[[Any, Any, object], Row | None]]
 
 
 class JointEngine:
     """What runs a joint table; shared by all coordinators, it holds none of their state.
 
-    `on` has for each occurrence the function to call when it has happened: with the coordinator, the peer it is about
-    or None, and the event. It returns the row by which the last event that was fired was taken, None if none was.
     `taken` is as in `Engine`: a row is counted when all it asks for held and what it does is done.
     """
 
     def __init__(self, table: JointTable, plain: Functions, counting: Functions) -> None:
         self.table = table
-        self.on = self._plain = plain
+        self._run = self._plain = plain
         self._counting = counting
         self._taken: Taken | None = None
 
@@ -151,27 +144,26 @@ class JointEngine:
 
     @taken.setter
     def taken(self, taken: Taken | None) -> None:
-        self._taken, self.on = taken, self._plain if taken is None else self._counting
+        self._taken, self._run = taken, self._plain if taken is None else self._counting
 
     def settle(self, co: Any) -> None:
         """One pass: rounds until the fixed point, then step 13 (C-3)."""
-        another = self.on[ROUND]
+        another_round = self._run.another_round
         for _ in range(PASS_LIMIT):
             co.urgent = False
-            if not another(co):
+            if not another_round(co):
                 break
         else:
             raise InvariantError(f"a pass did not come to rest in {PASS_LIMIT} rounds")
-        self.on[LAST](co)
+        self._run.at_rest(co)
 
     def fire(self, co: Any, occurrence: str, peer: Any, event: object) -> Row | None:
-        """Something has happened: see `on`. Raises InvariantError if the table has no row for it."""
-        function = self.on.get(occurrence)
-        if function is None:
+        """Something has happened: see `Functions`. Raises InvariantError if the table has no row for it."""
+        decide = self._run.on.get(occurrence)
+        if decide is None:
             known = ", ".join(self.table.occurrences)
             raise InvariantError(f"table {self.table.name} has no row for {occurrence!r}; it has {known}")
-        row: Row | None = function(co, peer, event)
-        return row
+        return decide(co, peer, event)
 
     def count(self, index: int) -> None:
         """A row was taken."""
@@ -233,17 +225,17 @@ class _Writer:
                 marks.remove(mark)
                 yield f"    seen_{mark[0]} = {expression(mark[1], self.parts)}"
             yield from self._row(index, row, "None")
-        for index, row in self.table.again:
+        for index, row in self.table.at(AGAIN):
             yield from self._row(index, row, "None", "return True")
         yield "    return False"
         yield "def at_rest(co):"
-        for index, row in self.table.last:
+        for index, row in self.table.at(LAST_STEP):
             yield from self._row(index, row, "None")
         yield "    return None"
         for number, occurrence in enumerate(self.table.occurrences):
             yield f"def occurrence_{number}(co, peer, event):  # {occurrence}"
             yield "    row = None"
-            for index, row in self.table.at(lambda when, name=occurrence: when == name):  # type: ignore[misc]
+            for index, row in self.table.at(occurrence):
                 yield from self._row(index, row, "event")
             yield "    return row"
 
@@ -285,8 +277,8 @@ class CompiledJoint(JointEngine):
         filename = f"<paceline table {writer.table.name}{', counted' if writer.counting else ''}>"
         exec(compile("".join(lines), filename, "exec"), names)
         linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
-        made = {name: names[f"occurrence_{number}"] for number, name in enumerate(writer.table.occurrences)}
-        return {**made, ROUND: names["another_round"], LAST: names["at_rest"]}
+        on = {name: names[f"occurrence_{number}"] for number, name in enumerate(writer.table.occurrences)}
+        return Functions(another_round=names["another_round"], at_rest=names["at_rest"], on=on)
 
 
 def compile_joint(table: JointTable, parts: Parts) -> CompiledJoint:
@@ -323,8 +315,8 @@ class WalkedJoint(JointEngine):
     """Reads the rows one by one, as described at the top. Made by `walk_joint`."""
 
     def __init__(self, table: JointTable, parts: Parts) -> None:
-        functions: Functions = {name: functools.partial(self._occurred, name) for name in table.occurrences}
-        functions |= {ROUND: self._round, LAST: self._last}
+        on = {name: functools.partial(self._occurred, name) for name in table.occurrences}
+        functions = Functions(another_round=self._round, at_rest=self._last, on=on)
         super().__init__(table, functions, functions)
         self._parts = parts
 
@@ -337,15 +329,15 @@ class WalkedJoint(JointEngine):
                     seen[mark] = self._value(mark[1], turn)
             if row.changed is None or self._value(row.changed[1], turn) != seen[row.changed]:
                 self._take(index, row, turn)
-        return any(self._take(index, row, turn)[0] for index, row in self.table.again)
+        return any(self._take(index, row, turn)[0] for index, row in self.table.at(AGAIN))
 
     def _last(self, co: Any) -> None:
-        for index, row in self.table.last:
+        for index, row in self.table.at(LAST_STEP):
             self._take(index, row, _Turn(co, None, None))
 
     def _occurred(self, occurrence: str, co: Any, peer: Any, event: object) -> Row | None:
         turn, answer = _Turn(co, peer, event), None
-        for index, row in self.table.at(lambda when: when == occurrence):
+        for index, row in self.table.at(occurrence):
             answer = self._take(index, row, turn)[1] or answer
         return answer
 

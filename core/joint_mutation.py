@@ -5,7 +5,7 @@ effect dropped, two effects or two neighbouring turns exchanged, the row dropped
 what is done changes place and the steps stay, or the lint would see what only tests should have to see.
 
     joint/8/run:TRAINING/cycle.Ceiling/negate-guard:gates.overdue
-    joint/Gone/any/membership.give_back/drop-row
+    joint/RankGone/any/membership.give_back/drop-row
 
 What provably cannot matter is not made: of two neighbours that do no more than something in phases which exclude each
 other, either may be first; and rows that ask for another round may stand in any order.

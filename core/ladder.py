@@ -249,5 +249,5 @@ def _may_exclude(co: Coordinator, peer: Peer) -> bool:
 
 def _exclude(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> None:
     co.emit(Emit("Excluded", _facts(co, peer, stage, since, deadline)))
-    co.couple("Exceeded", peer)
+    co.couple("LadderExhausted", peer)
     co.urgent = True  # it may have been the last that was waited for (C-21)

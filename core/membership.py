@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Sentence",
-    "awaited_no_more",
     "buried",
     "bury",
     "check_recoverable",
     "departed",
     "enrol",
+    "fail_formation",
     "give_back",
     "knock",
     "leave_round",
     "link_ended",
     "pronounce",
     "send_failed",
+    "stop_waiting",
     "takes_part",
     "turn_away",
-    "unformed",
     "withdraw",
 ]  # fmt: skip
 
@@ -174,7 +174,7 @@ def bury(co: Coordinator) -> None:
     for rank, incarnation, cause in lost:
         peer = co.peers[rank]
         if peer.incarnation == incarnation:
-            co.couple("Ended", peer, Lost(cause))
+            co.couple("IncarnationEnded", peer, Lost(cause))
 
 
 def departed(co: Coordinator, peer: Peer, reason: str) -> None:
@@ -223,7 +223,7 @@ def pronounce(co: Coordinator) -> None:
     co.couple("Condemned", event=sentence)
 
 
-def unformed(co: Coordinator, peer: None, sentence: Sentence) -> None:
+def fail_formation(co: Coordinator, peer: None, sentence: Sentence) -> None:
     """A run that is condemned before it has formed (M-6)."""
     co.run.fail(sentence.text, reason=sentence.reason)
 
@@ -282,7 +282,7 @@ def _remove(co: Coordinator, peer: Peer) -> None:
 def withdraw(co: Coordinator, peer: Peer) -> None:
     """No vote, no work, no part in the cycle: what a rank has merged stays, all else it held returns (M-14, M-18)."""
     co.voters = [rank for rank in co.voters if rank != peer.rank]
-    co.couple("Gone", peer)
+    co.couple("RankGone", peer)
 
 
 def takes_part(co: Coordinator, peer: Peer) -> bool:
@@ -300,7 +300,7 @@ def leave_round(co: Coordinator, peer: Peer) -> None:
         co.book.into_limbo(peer.rank, peer.shipped)
 
 
-def awaited_no_more(co: Coordinator, peer: Peer) -> None:
+def stop_waiting(co: Coordinator, peer: Peer) -> None:
     """C-21: the cycle is complete without it."""
     co.cycle.member_gone(peer.rank, co.cycle.owes(peer.rank))
 

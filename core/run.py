@@ -126,7 +126,7 @@ class Run:
     def fail(self, why: str, status: str = "failed", reason: m.SaveReason = m.SaveReason.GRACEFUL) -> None:
         """Formation is over without a run (C-25). Who is there is told the `reason`."""
         self.status, self.text, self.unformed = status, f"the run did not form: {why}", reason
-        self.co.couple("Unformed")
+        self.co.couple("FormationOver")
 
     def formed(self) -> None:
         """Cycle 0 is finished (M-6)."""
@@ -232,7 +232,7 @@ class Run:
         self.save = m.ShutdownWithSave(decision_id=self.decisions, reason=reason, saver=saver, stem=stem)
         self.save_deadline = self.co.now + self.co.config.scaled(self.co.config.save_limit_s)
         self._tell_save(self.co.alive)
-        self.co.couple("Saved")
+        self.co.couple("SaveIssued")
 
     def _tell_save(self, ranks: Sequence[int]) -> None:
         save = self.save
