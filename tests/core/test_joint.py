@@ -12,9 +12,11 @@ import attrs
 import pytest
 
 from paceline.core import cycle, joint
+from paceline.core import messages as m
 from paceline.core.coordinator import CYCLE_REPORTS
+from paceline.core.effects import Send
 from paceline.core.errors import InvariantError
-from paceline.core.events import LinkLost
+from paceline.core.events import LinkLost, SendFailed
 from paceline.core.joint import AGAIN, Coupling, JointTable, compile_joint, walk_joint
 from paceline.core.joint_page import joint_markdown, joint_mermaid, joint_text
 from paceline.core.messages import REPORTS
@@ -23,7 +25,7 @@ from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 from paceline.core.tables import JOINT, TABLES, joint_for, lint_of_joint
 
 from support.cohort import Cohort
-from support.hand import Hand, pending
+from support.hand import Hand, messages, pending
 from support.taken import counted
 
 CORE = Path(cycle.__file__).parent
@@ -216,6 +218,37 @@ def test_a_cohort_takes_the_same_rows_on_both_engines() -> None:
             Cohort(ranks=3, engine=engine).run()
         rows.append({index: times for (_, index), times in taken.items()})
     assert rows[0] == rows[1] and len(rows[0]) > 15
+
+
+# --- rows that ask for another round ---------------------------------------------------------------------------------
+
+
+def test_the_last_batch_that_goes_out_in_a_pass_opens_the_gate_in_that_pass() -> None:
+    """G-1, G-4, D-9: a rank without a link and without work is waited for as long as there is some that it could be
+    given; when another one gets the last of it, nothing that is still to come would open the gate."""
+    hand = Hand(2, policy="async", max_batch_diff=50, samples=12, anchor=3, min_chunk=1, num_epochs=1).form()
+    sent = [effect for effect in hand.effects if isinstance(effect, Send) and effect.rank == 0]
+    for effect in sent:
+        if isinstance(effect.message, m.StartEpoch):
+            hand.feed(SendFailed(effect.token))
+    hand.step(1, 3)
+    assert hand.co.short == 1 and hand.co.book.pools[0].free and not hand.co.cycle.pending
+    hand.complete(1)
+    assert not hand.co.book.pools[0].free and hand.co.cycle.pending
+
+
+def test_who_carries_too_many_steps_over_a_finish_is_parked_in_its_pass() -> None:
+    """G-8, C-4: steps that were taken while the cycle was pending count for the next window as soon as it begins."""
+    hand = Hand(2, policy="async", max_batch_diff=1, samples=120, anchor=3).form()
+    for rank in (0, 1) * 3:
+        hand.step(rank)
+    for rank in (0, 1):
+        hand.ready(rank)
+    hand.reduce()
+    hand.step(0, 2)
+    hand.ack(0)
+    (parked,) = messages(hand.ack(1), m.Throttle, 0)
+    assert parked.reason is m.ThrottleReason.LEAD and not hand.co.cycle.pending
 
 
 # --- worker gone and cycle pending -----------------------------------------------------------------------------------
