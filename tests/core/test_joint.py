@@ -223,6 +223,19 @@ def test_a_cohort_takes_the_same_rows_on_both_engines() -> None:
 # --- rows that ask for another round ---------------------------------------------------------------------------------
 
 
+def test_what_a_new_attempt_gives_back_goes_out_in_the_same_pass() -> None:
+    """D-16, D-22, C-18, M-19: the digests differ, so the steps of a rank that died after it had shipped are in no
+    consensus; the others train them."""
+    hand = pending(3, steps=1, policy="sync")
+    for rank in (0, 1, 2):
+        hand.ready(rank)
+    hand.feed(LinkLost(2, 1, "its host is gone"))
+    hand.reduce()
+    hand.ack(0, digest=b"one")
+    effects = hand.ack(1, digest=b"another")
+    assert hand.co.cycle.attempt == 1 and messages(effects, m.ExtendPartition)
+
+
 def test_the_last_batch_that_goes_out_in_a_pass_opens_the_gate_in_that_pass() -> None:
     """G-1, G-4, D-9: a rank without a link and without work is waited for as long as there is some that it could be
     given; when another one gets the last of it, nothing that is still to come would open the gate."""
