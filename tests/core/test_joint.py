@@ -16,7 +16,7 @@ from paceline.core import messages as m
 from paceline.core.coordinator import CYCLE_REPORTS
 from paceline.core.effects import Send
 from paceline.core.errors import InvariantError
-from paceline.core.events import LinkLost, SendFailed
+from paceline.core.events import LinkLost, Operator, OperatorRequest, SendFailed, Tick
 from paceline.core.joint import AGAIN, Coupling, JointTable, compile_joint, walk_joint
 from paceline.core.joint_page import joint_markdown, joint_mermaid, joint_text
 from paceline.core.messages import REPORTS
@@ -26,6 +26,7 @@ from paceline.core.tables import JOINT, TABLES, joint_for, lint_of_joint
 
 from support.cohort import Cohort
 from support.hand import Hand, messages, pending
+from support.hand_collective import Joint, asked
 from support.taken import counted
 
 CORE = Path(cycle.__file__).parent
@@ -218,6 +219,31 @@ def test_a_cohort_takes_the_same_rows_on_both_engines() -> None:
             Cohort(ranks=3, engine=engine).run()
         rows.append({index: times for (_, index), times in taken.items()})
     assert rows[0] == rows[1] and len(rows[0]) > 15
+
+
+# --- the order of the steps ------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_fails_to_form_is_over_before_its_session_is_looked_at() -> None:
+    """C-3 (4 before 5), M-54: the request to stop comes at the instant at which another rank would be asked (M-32)."""
+    hand = Joint(2)
+    assert asked(hand.effects) == [(0, 1)]
+    due = hand.co.sessions.deadline
+    assert due is not None
+    hand.now = due
+    assert asked(hand.feed(OperatorRequest(Operator.STOP))) == [] and hand.co.run.phase == RunPhase.SHUTTING_DOWN
+
+
+def test_a_run_that_is_condemned_as_it_forms_says_why_and_not_who_is_left() -> None:
+    """M-6, M-32: at one instant nobody is left to make the id, and the time to form is over for all who are here."""
+    hand = Joint(2, formation_s=10.0)
+    hand.confirms = True
+    hand.uid()
+    assert asked(hand.failed(1)) == [(0, 2)]
+    hand.tick(9.0)
+    hand.now = 60.5
+    hand.feed(Tick())
+    assert "no rank made the id of session 2" in hand.co.run.text and not hand.co.alive
 
 
 # --- rows that ask for another round ---------------------------------------------------------------------------------
