@@ -351,11 +351,6 @@ class Coordinator:
     def _pass(self) -> None:
         self.joint.settle(self)
 
-    @property
-    def ending(self) -> bool:
-        """A save or the shutdown was issued: the run is not judged any more (M-21, M-50)."""
-        return self.save_issued or self.run.shutdown_issued
-
     def beacon(self) -> None:
         """N-8: beacons leave every `beacon_s`, whatever the coordinator waits for."""
         if self.now < self.next_beacon:  # to a rank without a link it would say nothing when it arrives

@@ -50,7 +50,8 @@ def limits_lead(co: Coordinator) -> bool:
 
 
 def limit_lead(co: Coordinator) -> None:
-    """G-8: who is parked is waited for no longer."""
+    """G-8: measured from who is the slowest now; who is parked is waited for no longer."""
+    count_gate(co)
     if co.desk.limit_lead():
         count_gate(co)
 

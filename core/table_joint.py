@@ -16,8 +16,8 @@ gone or the run cannot go on, only notes it (`lose`, `condemn`): that asks for a
 done before anybody acts on it.
 
 The gates are counted and not computed each time they are asked (C-4), so a row that may change the counters counts
-again. While a cycle is pending only the lead limit reads them before step 7. Step 11 may change them after the gates
-were judged; the last row of step 12 sees to that.
+again. While a cycle is pending nothing reads them before step 7 but the lead limit, which counts itself. Step 11 may
+change them after the gates were judged; the last row of step 12 sees to that.
 
 The second half is what cannot wait for the pass, because the rest of the same effect depends on it.
 
@@ -37,7 +37,7 @@ from .phases import CyclePhase, RunPhase
 __all__ = ["JOINT"]
 
 _FO, _TR, _FE, _SD = RunPhase.FORMING, RunPhase.TRAINING, RunPhase.FINAL_EVAL, RunPhase.SHUTTING_DOWN
-_ID, _PE, _SL = CyclePhase.IDLE, CyclePhase.PENDING, CyclePhase.STALLED
+_ID, _PE = CyclePhase.IDLE, CyclePhase.PENDING
 _GATED = (_FO, _TR)
 """Gates are judged: afterwards nothing is armed, and nothing is pending (I10)."""
 _NOT_OVER = (*_GATED, _FE, _SD)
@@ -52,8 +52,7 @@ _ROUND = (
     Coupling(5, does=("joins.ask_donors",), rule="M-24 M-44"),
     Coupling(5, guards=("returned",), does=("gates.hand_back",), rule="D-7 D-16 D-22"),
     Coupling(5, does=("actions.expire",), rule="K-9 K-17"),
-    Coupling(6, run=_GATED, cycle=(_ID, _SL), does=("gates.count_gate",), rule="C-4"),
-    Coupling(6, run=_GATED, cycle=(_PE,), guards=("gates.limits_lead",), does=("gates.count_gate",), rule="C-4 G-8"),
+    Coupling(6, run=_GATED, cycle=(_ID,), does=("gates.count_gate",), rule="C-4"),
     Coupling(6, run=(_TR,), guards=("gates.limits_lead",), does=("gates.limit_lead",), rule="G-8"),
     Coupling(7, run=_GATED, cycle=(_PE,), fires="cycle.Judge", does=("gates.begin", "gates.count_gate"),
              rule="C-12 C-33 C-25", note="training begins with the finish of cycle 0"),
@@ -97,7 +96,7 @@ _AT_ONCE = (
     Coupling("Formed", "cycle", fires="run.Formed", rule="M-6 C-25"),
     Coupling("SaveIssued", "cycle", fires="run.Saving", rule="C-25 M-51"),
     Coupling("Condemned", "run", run=(_FO,), does=("membership.fail_formation",), rule="M-6 M-21"),
-    Coupling("Condemned", "run", run=(_TR, _FE), guards=("!ending",), fires="cycle.Unrecoverable", rule="C-42 M-21"),
+    Coupling("Condemned", "run", run=(_TR, _FE), fires="cycle.Unrecoverable", rule="C-42 M-21"),
     Coupling("FormationOver", "run", fires="cycle.Abandoned", rule="C-25 M-6", note="before anything is shut down"),
     Coupling("FormationOver", "run", fires="run.FormationFailed", rule="C-25 M-4"),
 )  # fmt: skip

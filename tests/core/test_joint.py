@@ -14,9 +14,9 @@ import pytest
 from paceline.core import cycle, joint
 from paceline.core import messages as m
 from paceline.core.coordinator import CYCLE_REPORTS
-from paceline.core.effects import Send
+from paceline.core.effects import RemoveFromRound, Send
 from paceline.core.errors import InvariantError
-from paceline.core.events import LinkLost, Operator, OperatorRequest, SendFailed, Tick
+from paceline.core.events import HelloReceived, LinkLost, Operator, OperatorRequest, SendFailed, Tick
 from paceline.core.joint import AGAIN, Coupling, JointTable, compile_joint, walk_joint
 from paceline.core.joint_page import joint_markdown, joint_mermaid, joint_text
 from paceline.core.messages import REPORTS
@@ -28,6 +28,7 @@ from support.cohort import Cohort
 from support.hand import Hand, messages, pending
 from support.hand_collective import Joint, asked
 from support.taken import counted
+from support.words import hello
 
 CORE = Path(cycle.__file__).parent
 FROM_OUTSIDE = {"RoundReduced", "RoundAborted", "RoundProgress", "LinkLost", "SendFailed", "Claim"}
@@ -246,6 +247,26 @@ def test_a_run_that_is_condemned_as_it_forms_says_why_and_not_who_is_left() -> N
     assert "no rank made the id of session 2" in hand.co.run.text and not hand.co.alive
 
 
+def test_the_lead_is_measured_from_who_is_left() -> None:
+    """C-3 (4 before 6), G-8, M-18: the slowest rank is found dead in the pass that another one's step brings about,
+    while a cycle is pending."""
+    hand = pending(3, policy="async", max_batch_diff=1, samples=400, heartbeat_timeout_s=30.0)
+    for rank in (0, 1):
+        hand.step(rank)
+    hand.tick(29.5, silent=(2,))
+    hand.now += 1.0
+    effects = hand.step(0)
+    assert hand.co.voters == [0, 1] and hand.co.cycle.pending and not messages(effects, m.Throttle)
+
+
+def test_nobody_is_parked_by_a_run_that_ends() -> None:
+    """G-8, M-21: a step that was under way when too few were left is followed by nothing."""
+    hand = Hand(3, max_failure=1, max_batch_diff=0, samples=400).form()
+    hand.feed(LinkLost(2, 1, "its host is gone"))
+    assert hand.co.run.phase == RunPhase.SHUTTING_DOWN
+    assert not messages(hand.step(0, 2), m.Throttle)
+
+
 # --- rows that ask for another round ---------------------------------------------------------------------------------
 
 
@@ -301,6 +322,16 @@ def test_a_member_that_dies_while_its_cycle_is_pending_leaves_in_the_order_of_it
     gone = [index for index, row in enumerate(JOINT.rows) if row.when == "RankGone"]
     assert [taken.get(("joint", index), 0) for index in gone] == [1, 1]
     assert hand.co.cycle.owing == 2 and 2 not in hand.co.voters
+
+
+def test_a_newcomer_that_dies_while_a_cycle_is_pending_leaves_no_round() -> None:
+    """M-18, C-21: it was not asked in this cycle."""
+    hand = pending(2, max_ranks=3)
+    hand.feed(HelloReceived(2, hello(hand.samples)))
+    assert 2 in hand.co.alive
+    effects = hand.feed(LinkLost(2, 1, "its host is gone"))
+    assert 2 not in hand.co.alive and not [effect for effect in effects if isinstance(effect, RemoveFromRound)]
+    assert hand.co.cycle.pending and hand.co.cycle.owing == 2
 
 
 # --- pages and mutants -----------------------------------------------------------------------------------------------
