@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from .peer import Peer
 
 __all__ = [
-    "FIRST_NUDGE", "Climb", "Stage", "judge", "learned", "next_due", "refresh", "rungs", "step_clock", "waiting_steps",
+    "EXCLUDE_AT", "FIRST_NUDGE", "Climb", "Stage", "judge", "learned", "next_due", "refresh", "rungs", "step_clock",
+    "waiting_steps",
 ]  # fmt: skip
 
 FIRST_NUDGE, EXCLUDE_AT = 2, 3

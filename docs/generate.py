@@ -430,12 +430,13 @@ def reasons_page() -> str:
         "`since` and `until` are seconds of the clock that the machine is driven by. `since` is when that wait "
         "began; a coordinator that was itself away counts signs of life, duties and lost links from its return "
         "(M-9), one that was started anew counts everything from there (M-40). `until` is when the wait ends by "
-        "itself; where it is none, no time ends it, but what stands here does."
+        "itself; where it is none, no time ends it, but what stands here does. `then` is what is done at that time, "
+        "unless the reason itself says something else, as the ladder of M-12 to M-14 does."
     ) + "\n"]  # fmt: skip
     for name, code in CODES.items():
         ruled = ", ".join(rule_link(rule, "") for rule in code.rules)
         rows = [("rule", ruled), ("waits for", code.waits), ("since", code.since), ("until", code.until),
-                ("what to do", code.remedy)]  # fmt: skip
+                *([("then", code.then)] if code.then else []), ("what to do", code.remedy)]  # fmt: skip
         out.append(f"## {name}\n\n{prose(code.meaning)}\n\n{table((name, ''), rows)}")
     return "\n".join(out)
 

@@ -313,37 +313,7 @@ def test_a_polite_leave_closes_nothing_for_the_others(phase: str) -> None:
     assert hand.co.cycle.version == (0 if phase == "idle" else 1)
 
 
-# --- seeing what is wrong (C14) ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("phase", ["forming", "armed", "reduced", "shutdown"])
-def test_who_is_waited_for_is_named(phase: str) -> None:
-    """F93, O-4, I39: rank 5 of 8, in whatever the others wait for."""
-    if phase == "forming":
-        hand = Hand(8)
-        for rank in range(8):
-            hand.ready(rank)
-        hand.reduce()
-        for rank in set(range(8)) - {5}:
-            hand.ack(rank, outcome=m.Outcome.OBSERVER)
-    elif phase == "shutdown":
-        hand = Hand(8, num_epochs=0).form()
-        for rank in set(range(8)) - {5}:
-            hand.say(rank, m.Exiting, reason="done")
-    else:
-        hand = pending(8, samples=400)
-        for rank in range(8):
-            if rank != 5 or phase == "reduced":
-                hand.ready(rank)
-                hand.feed(ev.RoundProgress(hand.co.cycle.key, rank, 8, complete=True))
-        if phase == "reduced":
-            hand.reduce()
-            for rank in set(range(8)) - {5}:
-                hand.ack(rank)
-    hand.tick(20.0)
-    waited = {rank for reason in hand.co.explain() for rank in reason.waiting_for}
-
-    assert waited == {5} and 5 in hand.co.alive
+# --- seeing what is wrong (C14; F93 is in test_waiting.py) -----------------------------------------------------------
 
 
 def test_an_event_from_inside_an_event_is_refused() -> None:
