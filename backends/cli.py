@@ -328,13 +328,17 @@ def explain_table(name: str) -> None:
     A cell says what the machine does in one state on one event: a line for each row, in the order in which they are
     tried. A line has the number of the row in the table; its guards, or `otherwise`; what is done; behind `->` the
     state that follows, `=` being the same; in brackets the kind of row and the rule of the protocol.
+
+    The table `joint`, of what these machines mean for each other, is printed row by row, under the step of the pass or
+    what has happened.
     """
     from ..core.diagram import text
-    from ..core.tables import TABLES
+    from ..core.joint_page import joint_text
+    from ..core.tables import JOINT, TABLES
 
-    if name not in TABLES:
-        raise ConfigError(f"there is no table {name!r}; the tables are {', '.join(TABLES)}")
-    click.echo(text(TABLES[name]), nl=False)
+    if name not in (*TABLES, JOINT.name):
+        raise ConfigError(f"there is no table {name!r}; the tables are {', '.join((*TABLES, JOINT.name))}")
+    click.echo(joint_text(JOINT) if name == JOINT.name else text(TABLES[name]), nl=False)
 
 
 @cli.command("coverage-tables")
@@ -346,11 +350,11 @@ def coverage_tables(report: Path, everything: bool) -> int:
 
     Ends with 1 when a row has none.
     """
-    from ..core.tables import TABLES
+    from ..core.tables import EVERY_TABLE
     from .table_coverage import TESTS_SHOWN, read
     from .table_coverage import report as told
 
-    lines, untaken = told(read(report), TABLES, None if everything else TESTS_SHOWN)
+    lines, untaken = told(read(report), EVERY_TABLE, None if everything else TESTS_SHOWN)
     click.echo("\n".join(lines))
     return 1 if untaken else 0
 
@@ -359,17 +363,21 @@ def coverage_tables(report: Path, everything: bool) -> int:
 def lint_tables() -> int:
     """Check every table: total, reachable, no dead row.
 
+    Of the joint table: in order, and every name, phase and event known.
+
     Ends with 1 when there is something to mend, one line for each.
     """
     from ..core.lint import lint
-    from ..core.tables import TABLES, machine_class
+    from ..core.tables import JOINT, TABLES, lint_of_joint, machine_class
 
     findings = [line for name, table in TABLES.items() for line in lint(table, machine_class(name))]
+    findings += lint_of_joint(JOINT)
     for line in findings:
         click.echo(line)
     if not findings:
         rows = sum(len(table.rows) for table in TABLES.values())
         click.echo(f"{counted(len(TABLES), 'table')} with {counted(rows, 'row')}: total, reachable, no dead row")
+        click.echo(f"the joint table with {counted(len(JOINT.rows), 'row')}: in order, every name known")
     return 1 if findings else 0
 
 

@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..core.diagram import in_words
 from ..core.engine import Table
 from ..core.errors import CheckpointError
+from ..core.joint import JointTable
+from ..core.tables import rows_in_words
 from .places import read_text
 
 __all__ = ["FORMAT", "HOW", "TESTS_SHOWN", "read", "report"]
@@ -40,15 +41,15 @@ def read(path: Path) -> Tests:
         raise CheckpointError(f"{path} is no record of the tests; {remedy}") from error
 
 
-def report(tests: Tests, tables: Mapping[str, Table], most: int | None) -> tuple[list[str], list[str]]:
+def report(tests: Tests, tables: Mapping[str, Table | JointTable], most: int | None) -> tuple[list[str], list[str]]:
     """The lines to print, and the rows that no test takes. At most `most` tests a row are named; None is all."""
     lines: list[str] = []
     untaken: list[str] = []
-    for name, table in tables.items():
-        lines += [*([""] if lines else []), f"{name}: {len(table.rows)} rows"]
-        for row in table.rows:
-            told = in_words(row)
-            lines.append(f"  {told} [{row.kind.name.lower()}, {row.rule}]")
+    in_words = rows_in_words(tables)
+    for name, rows in in_words.items():
+        lines += [*([""] if lines else []), f"{name}: {len(rows)} rows"]
+        for told, remark in rows:
+            lines.append(f"  {told} [{remark}]")
             taking = tests.get(name, {}).get(told, [])
             if not taking:
                 lines.append("      no test")
@@ -56,6 +57,7 @@ def report(tests: Tests, tables: Mapping[str, Table], most: int | None) -> tuple
             lines += [f"      {test}" for test in taking[:most]]
             if len(taking) > len(taking[:most]):
                 lines.append(f"      and {len(taking[most:])} more")
-    rows = sum(len(table.rows) for table in tables.values())
-    lines += ["", f"{rows - len(untaken)} of {rows} rows are taken by a test", *(f"no test: {row}" for row in untaken)]
+    known = sum(map(len, in_words.values()))
+    lines += ["", f"{known - len(untaken)} of {known} rows are taken by a test"]
+    lines += [f"no test: {row}" for row in untaken]
     return lines, untaken

@@ -191,7 +191,7 @@ class Attachment:
         co.returned = True
         co.joins.torn(self.rank)
         co.sessions.returned()
-        co.cycle_engine.fire(co.cycle, "Back", Back(self.rank, claim))
+        co.couple("RankAttached", self, Back(self.rank, claim))
 
 
 def welcome(co: Coordinator, peer: Attachment, status: m.WelcomeStatus) -> m.Welcome:

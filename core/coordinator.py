@@ -2,7 +2,8 @@
 
 One object composes the machines of a run: a `Peer` for each incarnation, one `Cycle`, one `Run`, over a `Book` and a
 `Desk` (dispatch), a `Balancer`, a guard and a meta-controller. `handle` takes one event, then goes through the pass of
-C-3 in its normative order; `take_ready` gives the effects, in order; `poll_timeout` says when the next `Tick` is due.
+C-3, which is a table of its own, as is all that these machines mean for each other (`table_joint.py`); `take_ready`
+gives the effects, in order; `poll_timeout` says when the next `Tick` is due.
 
     coordinator = Coordinator(Config(batch_size=32, num_epochs=3, target_ranks=2))
     coordinator.handle(HelloReceived(link, hello), now)
@@ -22,15 +23,16 @@ from typing import Any, Self
 from . import attachment, gates, ladder, membership, seldom
 from . import messages as m
 from .actions import Actions
+from .attachment import Attachment
 from .cadence import Balancer
 from .config import Config
 from .cycle import Cycle
 from .dispatch.book import Book
 from .dispatch.desk import Desk
-from .dump import dump_when_due, state_dump
+from .dump import state_dump
 from .effects import Alert, CloseLink, Ready, SendFenced
-from .engine import Engine, Kind
-from .errors import InvariantError, LocalProtocolError
+from .engine import Engine, Kind, Row
+from .errors import LocalProtocolError
 from .events import (
     ConsensusSaved,
     CoordinatorEvent,
@@ -45,6 +47,7 @@ from .given import OF_COORDINATOR, check_parts
 from .guard import Guard, chosen
 from .instants import LATEST, late_after, wrong_time
 from .joining import Joins
+from .joint import JointEngine
 from .ledger import Resume, take_over
 from .meta import MetaController
 from .peer import Peer
@@ -56,7 +59,8 @@ from .run import Run
 from .schema import Schema
 from .sessions import Sessions
 from .snapshots import of_coordinator, restore_coordinator, unkept
-from .tables import engine_for
+from .table_joint import JOINT
+from .tables import engine_for, joint_for
 from .telling import tell_many, tell_one
 from .values import maker
 
@@ -64,12 +68,9 @@ __all__ = ["Coordinator"]
 
 FENCED_REPLY_S = 1.0
 """At most one Fenced reply per second and session (N-6)."""
-PASS_LIMIT = 16384
-"""Rounds of one pass. Each but the last buries an incarnation, finishes or arms a cycle, or ends the run: more rounds
-than that are a bug of ours."""
 
 REPORT_NAMES: dict[type, str] = {report: report.__name__ for report in m.REPORTS}
-CYCLE_REPORTS = frozenset({"SyncAck", "SnapshotReady", "RoundFailed"})
+CYCLE_REPORTS = frozenset(REPORT_NAMES.values()).intersection(JOINT.occurrences)
 """Reports whose second half is decided by the cycle."""
 QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "Metrics", "ResourceSample", "SnapshotReady", "SyncAck"})
 """Reports that open no gate unless their row says so (`urgent`, C-4)."""
@@ -94,10 +95,10 @@ class Coordinator:
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
         "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "host", "joins",
-        "late_after", "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now", "outbox",
-        "park_above", "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles", "run",
-        "run_engine", "save_issued", "schema", "schema_hash", "seats", "sessions", "short", "starting", "stopping",
-        "urgent", "violations", "voters",
+        "joint", "late_after", "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now",
+        "outbox", "park_above", "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles",
+        "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "sessions", "short", "starting",
+        "stopping", "urgent", "violations", "voters",
     )  # fmt: skip
 
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
@@ -156,6 +157,7 @@ class Coordinator:
         self.peer_engine: Engine = engine_for("peer", engine)
         self.cycle_engine: Engine = engine_for("cycle", engine)
         self.run_engine: Engine = engine_for("run", engine)
+        self.joint: JointEngine = joint_for(engine)
         take_over(self)
 
     # --- the calls of every machine ------------------------------------------------------------------------------
@@ -283,7 +285,7 @@ class Coordinator:
                 return  # C-44: that it came is all there is to it
         row = self.peer_engine.fire(peer, name, message)
         if row.kind is ACCEPT and name in CYCLE_REPORTS:
-            row = self.cycle_engine.fire(self.cycle, name, message)
+            row = self.couple(name, peer, message) or row
         if row.kind is ACCEPT:
             if name not in QUIET:
                 self.urgent = True
@@ -347,43 +349,9 @@ class Coordinator:
     # --- the pass (C-3) ------------------------------------------------------------------------------------------
 
     def _pass(self) -> None:
-        for _ in range(PASS_LIMIT):
-            self.urgent = False
-            membership.bury(self)
-            membership.check_recoverable(self)
-            if self.run.phase == RunPhase.FORMING:
-                self.run.form()
-            self.sessions.judge()
-            self.joins.ask_donors()
-            if self.returned:
-                self.returned = False
-                self.desk.redistribute()
-            self.actions.expire()
-            gates.judge(self)
-            counted = self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window
-            dump_when_due(self)
-            self.desk.serve_completions()
-            self.desk.close_epochs()
-            self.run_engine.fire(self.run, "Judge", None)
-            if self.desk.advice_due:
-                self.desk.advise()
-            # What is handed out or closed after the gates were judged may change them; nothing else does.
-            if counted != (self.book.next_plan_id, self.book.last_closed_epoch, self.desk.window):
-                gates.count_gate(self)
-            again = self.lost or self.condemned or self.urgent or self.returned or self.sessions.due()
-            if not (again or self._gate_opened() or gates.lead_exceeded(self)):
-                break
-        else:
-            raise InvariantError(f"a pass did not come to rest in {PASS_LIMIT} rounds")
-        if self.run.phase != RunPhase.STOPPED:  # nothing follows Finish
-            self._beacon()
-            self._set_deadline()
+        self.joint.settle(self)
 
-    def _gate_opened(self) -> bool:
-        """What was dispatched or closed in this round may have satisfied the last rank that was waited for."""
-        return self.cycle.phase == CyclePhase.IDLE and self.cycle.fires(None)
-
-    def _beacon(self) -> None:
+    def beacon(self) -> None:
         """N-8: beacons leave every `beacon_s`, whatever the coordinator waits for."""
         if self.now < self.next_beacon:  # to a rank without a link it would say nothing when it arrives
             return
@@ -396,7 +364,7 @@ class Coordinator:
         self.tell(ranks, m.Beacon, run_phase=int(self.run.phase), cycle_phase=int(self.cycle.phase),
                   cycle=self.cycle.number)  # fmt: skip
 
-    def _set_deadline(self) -> None:
+    def set_deadline(self) -> None:
         """What is exceeded strictly is due just after its instant, or a Tick at the instant would change nothing."""
         dump = math.nextafter(self.dump_due, math.inf)
         due = [self.next_beacon, ladder.next_due(self), attachment.next_due(self), dump]
@@ -431,9 +399,10 @@ class Coordinator:
         """K-20: the cohort's view of a closed epoch to everyone alive."""
         self.tell(self.alive, m.EpochAggregated, epoch=epoch, metrics=metrics)
 
-    def fire_run(self, name: str) -> None:
-        """An internal event of the run machine."""
-        self.run_engine.fire(self.run, name, None)
+    def couple(self, occurrence: str, peer: Attachment | None = None, event: object = None) -> Row | None:
+        """Something has happened that another machine has to hear of at once: `table_joint.py` says which, and what it
+        does. Returns the row by which the last event that was fired was taken."""
+        return self.joint.fire(self, occurrence, peer, event)
 
     def lose(self, rank: int, cause: str) -> None:
         """Note that an incarnation has ended; it is buried in step 4 of this pass or of its next round."""
@@ -447,10 +416,7 @@ class Coordinator:
 
     def promote(self, peer: Peer) -> None:
         """An observer becomes a voter (M-25)."""
-        self.peer_engine.fire(peer, "Promoted", None)
-        self.voters = sorted([*self.voters, peer.rank])
-        self.roles.promoted(peer.rank)
-        self.joins.promoted(peer)
+        self.couple("ConsensusHeld", peer)
 
     def withdraw(self, peer: Peer) -> None:
         """A rank is excluded (M-14)."""

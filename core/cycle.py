@@ -285,7 +285,7 @@ class Cycle(Again):
                 self.next_attempt = max(self.next_attempt, self.attempt + 1)
         else:
             self.number = max(self.number, known)
-        self.co.cycle_engine.fire(self, "Overtaken", None)
+        self.co.couple("RankAhead")
         self.members = self.observers = self.awaited = self.participants = ()
         self.reduced = None
 

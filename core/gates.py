@@ -1,8 +1,9 @@
-"""Steps 6 to 9 of the pass: what is counted, and when a count opens a gate (protocol C-3, C-4, G-1, G-8, M-15, M-16).
+"""What is counted before a gate opens, and when waiting for one has to end (protocol C-4, G-1, G-8, M-15, M-16).
 
 Two counters stand for the firing gate: `short`, voters that are not satisfied yet, and `movers`, voters with a step. A
 `Batch` keeps both by looking at its own rank only; whatever else may change them is followed by `count_gate`, which
-looks at everyone. Time opens no gate: it only ends a run in which nothing moves any more.
+looks at everyone. Time opens no gate: it only ends a run in which nothing moves any more. When each of this has its
+turn is said in `table_joint.py`.
 """
 
 from __future__ import annotations
@@ -25,39 +26,64 @@ LEAD = ThrottleReason.LEAD
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
+    from .dispatch.desk import FinalWindow
     from .peer import Peer
 
-__all__ = ["cadence_of", "ceiling", "count_gate", "judge", "lead_exceeded", "met", "note_satisfied", "plan_ended"]
+__all__ = [
+    "begin", "cadence_of", "ceiling", "count_gate", "hand_back", "handed_out", "lead_exceeded", "limit_lead",
+    "limits_lead", "met", "note_satisfied", "overdue", "plan_ended",
+]  # fmt: skip
 
 
-def judge(co: Coordinator) -> None:
-    """Lead limit, finish, ladder, ceilings, arm, in this order."""
-    if co.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING):
-        return
-    if co.cycle.phase != CyclePhase.PENDING or co.config.max_batch_diff is not None:  # else it is counted further down
+# --- what the joint table asks for -----------------------------------------------------------------------------------
+
+
+def hand_back(co: Coordinator) -> None:
+    """Batches came back, or somebody who can be given some (D-7, D-16): they go out again."""
+    co.returned = False
+    co.desk.redistribute()
+
+
+def limits_lead(co: Coordinator) -> bool:
+    """Whether the run has a lead limit at all (G-8)."""
+    return co.config.max_batch_diff is not None
+
+
+def limit_lead(co: Coordinator) -> None:
+    """G-8: measured from who is the slowest now; who is parked is waited for no longer."""
+    count_gate(co)
+    if co.desk.limit_lead():
         count_gate(co)
-    if co.run.phase == RunPhase.TRAINING and co.desk.limit_lead():
-        count_gate(co)
-    if co.cycle.phase == CyclePhase.PENDING:
-        co.cycle_engine.fire(co.cycle, "Judge", None)
-        if co.starting:
-            _start(co)
-        count_gate(co)
-    ladder.judge(co)
-    due = ceiling(co)
-    if due is not None and co.now > due:
-        co.cycle_engine.fire(co.cycle, "Ceiling", None)
-    if co.cycle.phase == CyclePhase.IDLE:
-        co.cycle_engine.fire(co.cycle, "Judge", None)
 
 
 def lead_exceeded(co: Coordinator) -> bool:
     """Whether a rank is to be parked that was not when the lead limit was judged: a finish comes later in a pass, and
     an async rank carries steps over it. No report that follows would have to be one that takes the pass (C-4)."""
-    if co.config.max_batch_diff is None or co.run.phase != RunPhase.TRAINING:
-        return False
     count_gate(co)
     return bool(co.desk.leading())
+
+
+def begin(co: Coordinator) -> None:
+    """Training begins if the run has just formed (C-25): the book, the balancer, the first epoch that is not closed
+    (D-23)."""
+    if co.starting:
+        co.starting = False
+        _start(co)
+
+
+def overdue(co: Coordinator) -> bool:
+    """Whether what is missing is missing for too long (M-15, M-16)."""
+    due = ceiling(co)
+    return due is not None and co.now > due
+
+
+def handed_out(co: Coordinator) -> tuple[int, int, FinalWindow | None]:
+    """How far dispatch has come. What is handed out or closed after the gates were judged may change them; nothing else
+    does."""
+    return co.book.next_plan_id, co.book.last_closed_epoch, co.desk.window
+
+
+# --- counting --------------------------------------------------------------------------------------------------------
 
 
 def met(peer: Peer, quiesced: bool) -> bool:
@@ -145,8 +171,6 @@ def _moved_at(co: Coordinator, peer: Peer) -> float:
 
 
 def _start(co: Coordinator) -> None:
-    """Training begins (C-25): the book, the balancer, the first epoch that is not closed (D-23)."""
-    co.starting = False
     config = co.config
     if config.batch_size is None or config.num_epochs is None or co.dataset is None:
         raise InvariantError("training begins, but the door let a rank in before the run was fully described (M-5)")

@@ -180,7 +180,7 @@ def _judged(co: Coordinator, peers: Iterable[Peer]) -> list[Peer]:
 
 
 def judge(co: Coordinator) -> None:
-    """Step 8 of the pass, below the ceilings."""
+    """Step 8 of the pass, below the ceilings (C-3)."""
     least = _least(co)
     for peer, stage, since in _owing(co):
         if co.now > since + least:
@@ -251,5 +251,5 @@ def _may_exclude(co: Coordinator, peer: Peer) -> bool:
 
 def _exclude(co: Coordinator, peer: Peer, stage: Stage, since: float, deadline: Learned) -> None:
     co.emit(Emit("Excluded", _facts(co, peer, stage, since, deadline)))
-    co.peer_engine.fire(peer, "Excluded", None)
+    co.couple("LadderExhausted", peer)
     co.urgent = True  # it may have been the last that was waited for (C-21)

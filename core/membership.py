@@ -32,9 +32,16 @@ __all__ = [
     "bury",
     "check_recoverable",
     "departed",
+    "enrol",
+    "fail_formation",
+    "give_back",
     "knock",
+    "leave_round",
     "link_ended",
+    "pronounce",
     "send_failed",
+    "stop_waiting",
+    "takes_part",
     "turn_away",
     "withdraw",
 ]  # fmt: skip
@@ -167,7 +174,7 @@ def bury(co: Coordinator) -> None:
     for rank, incarnation, cause in lost:
         peer = co.peers[rank]
         if peer.incarnation == incarnation:
-            co.peer_engine.fire(peer, "Lost", Lost(cause))
+            co.couple("IncarnationEnded", peer, Lost(cause))
 
 
 def departed(co: Coordinator, peer: Peer, reason: str) -> None:
@@ -179,6 +186,13 @@ def departed(co: Coordinator, peer: Peer, reason: str) -> None:
         _declare(co, peer)
     forget(co, peer.rank)
     co.emit(CloseLink(peer.rank, peer.incarnation, "left"))
+
+
+def enrol(co: Coordinator, peer: Peer) -> None:
+    """M-25: it has a vote from now on, and a role may be its own again."""
+    co.voters = sorted([*co.voters, peer.rank])
+    co.roles.promoted(peer.rank)
+    co.joins.promoted(peer)
 
 
 def buried(co: Coordinator, peer: Peer, cause: str) -> None:
@@ -200,16 +214,18 @@ def buried(co: Coordinator, peer: Peer, cause: str) -> None:
 
 def check_recoverable(co: Coordinator) -> None:
     """M-21, in this order, from Training on until a shutdown is issued; while forming M-4 and M-6 decide."""
+    co.condemned = _too_few(co)
+
+
+def pronounce(co: Coordinator) -> None:
+    """What has been said of the run is carried out, once: it is not said again of a run that ends already."""
     sentence, co.condemned = co.condemned, None
-    if co.run.phase == RunPhase.FORMING:
-        if sentence is not None:
-            co.run.fail(sentence.text, reason=sentence.reason)
-        return
-    if co.run.phase not in (RunPhase.TRAINING, RunPhase.FINAL_EVAL) or co.save_issued or co.run.shutdown_issued:
-        return
-    sentence = sentence or _too_few(co)
-    if sentence is not None:
-        co.cycle_engine.fire(co.cycle, "Unrecoverable", sentence)
+    co.couple("Condemned", event=sentence)
+
+
+def fail_formation(co: Coordinator, peer: None, sentence: Sentence) -> None:
+    """A run that is condemned before it has formed (M-6)."""
+    co.run.fail(sentence.text, reason=sentence.reason)
 
 
 def _too_few(co: Coordinator) -> Sentence | None:
@@ -264,18 +280,34 @@ def _remove(co: Coordinator, peer: Peer) -> None:
 
 
 def withdraw(co: Coordinator, peer: Peer) -> None:
-    """No vote, no work, no part in the cycle: what a rank has merged stays, all else it held returns (M-14, M-18).
-    Limbo comes before the forfeit."""
-    rank, cycle = peer.rank, co.cycle
-    owing = cycle.owes(rank)
-    co.voters = [r for r in co.voters if r != rank]
-    if cycle.pending and cycle.takes_part(rank):
-        co.emit(RemoveFromRound(cycle.key, rank))
-        if co.config.is_collective:
-            in_place.set_aside(cycle, peer)
-        elif peer.shipped and (cycle.reduced is None or rank in cycle.reduced.accepted):
-            co.book.into_limbo(rank, peer.shipped)
-        cycle.member_gone(rank, owing)
+    """No vote, no work, no part in the cycle: what a rank has merged stays, all else it held returns (M-14, M-18)."""
+    co.voters = [rank for rank in co.voters if rank != peer.rank]
+    co.couple("RankGone", peer)
+
+
+def takes_part(co: Coordinator, peer: Peer) -> bool:
+    """Whether this life of the rank was asked in the pending cycle, and has not left it."""
+    return co.cycle.takes_part(peer.rank)
+
+
+def leave_round(co: Coordinator, peer: Peer) -> None:
+    """M-18, M-19: its part in the round, and what it had shipped, which may be in the consensus."""
+    cycle = co.cycle
+    co.emit(RemoveFromRound(cycle.key, peer.rank))
+    if co.config.is_collective:
+        in_place.set_aside(cycle, peer)
+    elif peer.shipped and (cycle.reduced is None or peer.rank in cycle.reduced.accepted):
+        co.book.into_limbo(peer.rank, peer.shipped)
+
+
+def stop_waiting(co: Coordinator, peer: Peer) -> None:
+    """C-21: the cycle is complete without it."""
+    co.cycle.member_gone(peer.rank, co.cycle.owes(peer.rank))
+
+
+def give_back(co: Coordinator, peer: Peer) -> None:
+    """D-19: what it held and is not in limbo goes to others."""
+    rank = peer.rank
     returned = co.book.forfeit(rank)
     co.desk.holds.pop(rank, None)
     peer.tokens.clear()

@@ -3,7 +3,8 @@
 A mutant that no test notices is either a hole in the tests or a change that changes nothing. The damage is the obvious
 one, whatever a tired person might do to a row: a guard dropped or negated, an effect dropped, two neighbouring effects
 swapped, another target, a kind mistaken for the one beside it, the row dropped, two rows of one cell in the wrong
-order; and, in the functions that decide (comparisons.py), a comparison made strict or not.
+order; in the joint table the like, and phases forgotten or an event mistaken (joint_mutation.py); and, in the functions
+that decide (comparisons.py), a comparison made strict or not.
 
 Each mutant has a name that says where it is and what was done, without the number of any row, so that it stays the
 same while rows come and go around it:
@@ -21,21 +22,24 @@ import functools
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, cast
 
 import attrs
 
 from .comparisons import Comparison, comparisons
 from .engine import SAME, Kind, Row, Table, Wildcard, cells
 from .errors import InvariantError
+from .joint import Coupling, JointTable
+from .joint_mutation import joint_damages, joint_row_name
 from .lint import lint
-from .tables import TABLES, in_force, machine_class
+from .tables import JOINT, TABLES, in_force, joint_in_force, lint_of_joint, machine_class
 from .values import value
 
-__all__ = ["OPERATORS", "Mutant", "in_place", "mutants", "noticed_by_lint", "of_table", "row_name"]
+__all__ = ["OPERATORS", "Mutant", "in_place", "mutants", "name_of_row", "noticed_by_lint", "of_table", "row_name"]
 
 OPERATORS = (
-    "drop-guard", "negate-guard", "drop-effect", "swap-effects", "target", "kind", "drop-row", "swap-rows", "compare",
+    "drop-guard", "negate-guard", "drop-effect", "swap-effects", "target", "kind", "drop-row", "swap-rows",
+    "drop-phases", "negate-phases", "event", "compare",
 )  # fmt: skip
 """Every kind of damage, in the order of a report."""
 
@@ -60,18 +64,24 @@ class Mutant:
     operator: str
     kin: str
     near: tuple[str, ...]
-    change: Table | Comparison
+    change: Table | JointTable | Comparison
 
 
 @functools.cache
 def mutants() -> Mapping[str, Mutant]:
-    """Every mutant by its name, in a stable order: the tables row by row, then the comparisons."""
+    """Every mutant by its name, in a stable order: the tables row by row, the joint one last, then the comparisons."""
     found: dict[str, Mutant] = {}
     for table in TABLES.values():
         for mutant in of_table(table):
             if mutant.name in found:
                 raise InvariantError(f"two mutants are called {mutant.name}: one would hide the other")
             found[mutant.name] = mutant
+    for each in joint_damages(JOINT, TABLES):
+        if each.name in found:
+            raise InvariantError(f"two mutants are called {each.name}: one would hide the other")
+        found[each.name] = Mutant(
+            name=each.name, place=JOINT.name, operator=each.operator, kin=each.kin, near=each.near, change=each.table,
+        )  # fmt: skip
     for damage in comparisons():
         found[damage.name] = Mutant(
             name=damage.name, place=damage.place, operator="compare", kin=damage.function,
@@ -82,16 +92,29 @@ def mutants() -> Mapping[str, Mutant]:
 
 def in_place(mutant: Mutant) -> AbstractContextManager[None]:
     """Inside, the damage is done: a table to every machine that is made, a comparison to everybody at once."""
-    return in_force(mutant.change) if isinstance(mutant.change, Table) else mutant.change.in_place()
+    if isinstance(mutant.change, Comparison):
+        return mutant.change.in_place()
+    return in_force(mutant.change) if isinstance(mutant.change, Table) else joint_in_force(mutant.change)
 
 
 def noticed_by_lint(mutant: Mutant) -> str | None:
     """What the lint says about a damaged table, if anything; a comparison is none of its business."""
-    if not isinstance(mutant.change, Table):
+    if isinstance(mutant.change, Comparison):
         return None
     table = mutant.change
+    if isinstance(table, JointTable):
+        written = attrs.evolve(table, rows=tuple(row for row in table.rows if row.run != ()))
+        return next(iter(lint_of_joint(written)), None)
     as_written = attrs.evolve(table, rows=tuple(row for row in table.rows if row.source != ()))
     return next(iter(lint(as_written, machine_class(table.name))), None)
+
+
+def name_of_row(table: Table | JointTable, index: int) -> str:
+    """The name of a row of any table, by its place."""
+    row = table.rows[index]
+    if isinstance(table, JointTable) and isinstance(row, Coupling):
+        return joint_row_name(table, row)
+    return row_name(cast(Table, table), cast(Row, row))
 
 
 def row_name(table: Table, row: Row) -> str:

@@ -79,7 +79,7 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     if machine.finished:
         machine.emit(Finish(machine.run.status, machine.run.text))
         return machine
-    machine.cycle_engine.fire(machine.cycle, "Restarted", None)
+    machine.couple("CoordinatorRestarted")
     machine.actions.restarted()
     machine.returned = machine.urgent = True
     machine.deadline = now  # the first Tick is due at once

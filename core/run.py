@@ -124,15 +124,13 @@ class Run:
         return forming and self.co.alive_count >= self.co.config.min_ranks
 
     def fail(self, why: str, status: str = "failed", reason: m.SaveReason = m.SaveReason.GRACEFUL) -> None:
-        """Formation is over without a run (C-25). The round of cycle 0 ends first: nothing is shut down while it is
-        pending (I10). Who is there is told the `reason`."""
+        """Formation is over without a run (C-25). Who is there is told the `reason`."""
         self.status, self.text, self.unformed = status, f"the run did not form: {why}", reason
-        self.co.cycle_engine.fire(self.co.cycle, "Abandoned", None)
-        self.co.fire_run("FormationFailed")
+        self.co.couple("FormationOver")
 
     def formed(self) -> None:
         """Cycle 0 is finished (M-6)."""
-        self.co.fire_run("Formed")
+        self.co.couple("Formed")
 
     def start_training(self, event: object) -> None:
         """The first epoch goes out (C-25, D-18). From here on a run may be unrecoverable (M-21): that is judged in this
@@ -234,7 +232,7 @@ class Run:
         self.save = m.ShutdownWithSave(decision_id=self.decisions, reason=reason, saver=saver, stem=stem)
         self.save_deadline = self.co.now + self.co.config.scaled(self.co.config.save_limit_s)
         self._tell_save(self.co.alive)
-        self.co.fire_run("Saving")
+        self.co.couple("SaveIssued")
 
     def _tell_save(self, ranks: Sequence[int]) -> None:
         save = self.save

@@ -45,7 +45,7 @@ COORDINATOR_PARTS = 5
 """Run, wishes, history of the guard, state, what policies raised in place of a history."""
 ARRAY, OBJECT = "[", "{"
 GIVEN_TO_COORDINATOR = frozenset({
-    "config", "cycle_engine", "guard", "handling", "peer_engine", "policies", "run_engine",
+    "config", "cycle_engine", "guard", "handling", "joint", "peer_engine", "policies", "run_engine",
 })  # fmt: skip
 GIVEN_TO_WORKER = frozenset({"engine", "settings"})
 

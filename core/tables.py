@@ -1,7 +1,7 @@
 """The transition tables: what each machine does on each event, in each phase (protocol sections 4.3, 5, 11.1).
 
-Four flat machines, coupled by the pass of the coordinator (C-3) instead of by nesting. Each table has a module of its
-own, with the reasons above its rows: `table_worker.py`, `table_peer.py`, `table_cycle.py`, `table_run.py`.
+Four flat machines, coupled by joint rows instead of by nesting. Each table has a module of its own, with the reasons
+above its rows: `table_worker.py`, `table_peer.py`, `table_cycle.py`, `table_run.py`.
 
 - PEER, one per incarnation at the coordinator: is a report of this rank evidence at all? Its answer for `SyncAck` and
   `SnapshotReady` is only half of the answer: an accepted one goes on to CYCLE, which knows the cycle.
@@ -9,6 +9,8 @@ own, with the reasons above its rows: `table_worker.py`, `table_peer.py`, `table
   guards `gate_complete` (C-12) and `fires` (G-1) read counts only, never time (G-2).
 - RUN, one per coordinator: Forming, Training, ShuttingDown, Stopped.
 - WORKER, one per rank: the message x state matrix of section 5, plus the events of the training process.
+- JOINT, one per coordinator: what run, cycle and peers mean for each other, in the order of C-3, to the fixed point.
+  It asks for their phases and has none of its own, so it is no machine, and a table of another kind (joint.py).
 
 Rules of the house. Everything stale is FENCED before anything else is asked. REFUSED and VIOLATION differ in what
 they cost: the first is counted, the second ends that one session. An event that cannot matter is IGNOREd in writing:
@@ -18,21 +20,29 @@ no cell is empty, and the lint proves it. Guards and effects are names of method
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from .engine import Engine, Table, build_reference, compile_table
 from .errors import ConfigError
+from .joint import JointEngine, JointTable, Parts, compile_joint, walk_joint
 from .table_cycle import CYCLE
+from .table_joint import JOINT
 from .table_peer import PEER
 from .table_run import RUN
 from .table_worker import WORKER
 
-__all__ = ["CYCLE", "PEER", "RUN", "TABLES", "WORKER", "engine_for", "in_force", "machine_class"]
+__all__ = [
+    "CYCLE", "EVERY_TABLE", "JOINT", "PEER", "RUN", "TABLES", "WORKER", "engine_for", "in_force", "joint_for",
+    "joint_in_force", "joint_parts", "lint_of_joint", "machine_class", "rows_in_words",
+]  # fmt: skip
 
 TABLES: dict[str, Table] = {table.name: table for table in (WORKER, PEER, CYCLE, RUN)}
+EVERY_TABLE: Mapping[str, Table | JointTable] = {**TABLES, JOINT.name: JOINT}
 _in_force: dict[str, Table] = dict(TABLES)
 _engines: dict[tuple[str, str], Engine] = {}
+_joint_engines: dict[str, JointEngine] = {}
 
 
 def machine_class(name: str) -> type:
@@ -88,3 +98,68 @@ def in_force(table: Table) -> Iterator[None]:
             _engines.pop((table.name, kind), None)
         _in_force[table.name] = before
         _engines.update(engines)
+
+
+# --- the joint table -------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def joint_parts() -> Parts:
+    """What the names in the joint table are of. Imported late, as the machines are."""
+    from . import dump, gates, ladder, membership
+    from .actions import Actions
+    from .coordinator import Coordinator
+    from .cycle import Cycle
+    from .dispatch.desk import Desk
+    from .joining import Joins
+    from .peer import Peer
+    from .run import Run
+    from .sessions import Sessions
+
+    return {
+        "": Coordinator, "run": Run, "cycle": Cycle, "peer": Peer, "desk": Desk, "actions": Actions,
+        "sessions": Sessions, "joins": Joins, "dump": dump, "gates": gates, "ladder": ladder, "membership": membership,
+    }  # fmt: skip
+
+
+def lint_of_joint(table: JointTable) -> list[str]:
+    """What is wrong with a joint table over the machines of a coordinator (`lint_joint`)."""
+    from .joint_page import lint_joint
+
+    return lint_joint(table, joint_parts(), TABLES)
+
+
+def rows_in_words(tables: Mapping[str, Table | JointTable] = EVERY_TABLE) -> dict[str, list[tuple[str, str]]]:
+    """Of each table each row in one line, with its kind and its rules."""
+    from .diagram import in_words
+    from .joint_page import joint_in_words
+
+    return {
+        name: [(joint_in_words(row), row.rule) for row in table.rows] if isinstance(table, JointTable)
+        else [(in_words(row), f"{row.kind.name.lower()}, {row.rule}") for row in table.rows]
+        for name, table in tables.items()
+    }  # fmt: skip
+
+
+def joint_for(engine: str = "compiled") -> JointEngine:
+    """The engine that runs the joint table, of the kinds of `engine_for`; "transitions" has no word for it, so there
+    the rows are read one by one."""
+    found = _joint_engines.get(engine)
+    if found is None:
+        build = compile_joint if engine == "compiled" else walk_joint
+        found = _joint_engines[engine] = build(JOINT, joint_parts())
+    return found
+
+
+@contextmanager
+def joint_in_force(table: JointTable) -> Iterator[None]:
+    """As `in_force`, of the joint table: coordinators that are made inside run this one."""
+    before = dict(_joint_engines)
+    compiled = compile_joint(table, joint_parts())
+    _joint_engines.clear()
+    _joint_engines.update(compiled=compiled, transitions=walk_joint(table, joint_parts()))
+    try:
+        yield
+    finally:
+        _joint_engines.clear()
+        _joint_engines.update(before)

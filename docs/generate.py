@@ -34,6 +34,7 @@ from paceline.core import config, messages, tables, timeline
 from paceline.core.config import LATER, Config
 from paceline.core.conformance import OUTCOME_FIELDS, REPORT_FIELDS, Status, policies
 from paceline.core.diagram import markdown
+from paceline.core.joint_page import joint_markdown
 from paceline.core.knob_types import type_words
 from paceline.core.messages import BULK_KIND, CONTROLS, KINDS, REPORTS, Message
 from paceline.core.reasons import CODES
@@ -50,7 +51,7 @@ REFRESH = "make dev && .venv/bin/python docs/generate.py --write"
 
 def pages() -> dict[str, str]:
     """Every generated page: its path below docs/, its text."""
-    made = {f"machines/{name}.md": machine_page(name) for name in tables.TABLES}
+    made = {f"machines/{name}.md": machine_page(name) for name in (*tables.TABLES, tables.JOINT.name)}
     made["reference/messages.md"] = head("core/messages.py and what it imports") + messages_page()
     made["reference/config.md"] = head("core/config.py and docs/knobs.toml") + config_page()
     made["reference/command-line.md"] = head("backends/cli.py") + command_page()
@@ -89,20 +90,23 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def machine_page(name: str) -> str:
-    """What the machine is, why its table is as it is, its diagram, its rows."""
-    title, rest = markdown(tables.TABLES[name], linked).split("\n", 1)
-    owner = tables.machine_class(name)
-    where = owner.__module__.removeprefix("paceline.").replace(".", "/")
-    parts = [
-        head(f"core/table_{name}.py") + title,
-        "\n\n".join((summary(name), *reasons(name))),
-        prose(
+    """What the machine is, or the joint table; why its table is as it is, its diagram, its rows."""
+    if name == tables.JOINT.name:
+        page = joint_markdown(tables.JOINT, linked)
+        names = "A name without a dot is of `Coordinator`, any other of a part of it or of a module beside it. "
+        names += "`core/joint.py` says how the rows have their turn, `paceline explain-table joint` prints them."
+    else:
+        owner = tables.machine_class(name)
+        where = owner.__module__.removeprefix("paceline.").replace(".", "/")
+        page = markdown(tables.TABLES[name], linked)
+        names = (
             f"Guards and effects are methods of `{owner.__name__}` in `{where}.py` or of its bases. `paceline "
             f"explain-table {name}` prints the table cell by cell, where `-> =` is a phase that stays. What the kinds "
             "mean: [concepts](../concepts.md#how-a-table-answers)."
-        ),
-    ]
-    return "\n\n".join(parts) + "\n" + rest
+        )
+    title, rest = page.split("\n", 1)
+    parts = (head(f"core/table_{name}.py") + title, summary(name), *reasons(name), prose(names))
+    return "\n\n".join(parts) + f"\n{rest}"
 
 
 def linked(ids: str) -> str:

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.core.diagram import in_words
-from paceline.core.tables import TABLES
+from paceline.core.tables import JOINT, TABLES, rows_in_words
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -189,10 +188,11 @@ def _symbols(node: ast.AST, prefix: str = "") -> Iterator[tuple[ast.stmt, str]]:
 def rows() -> dict[str, list[tuple[str, str]]]:
     """Per id the rows that come from it: the table's name, and the row in words."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for name, table in TABLES.items():
-        for row in table.rows:
+    words = rows_in_words()
+    for table in (*TABLES.values(), JOINT):
+        for row, (line, _) in zip(table.rows, words[table.name], strict=True):
             for rule in cited(row.rule):
-                told = (name, in_words(row))
+                told = (table.name, line)
                 if told not in found.setdefault(rule, []):
                     found[rule].append(told)
     return found

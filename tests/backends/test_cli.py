@@ -69,7 +69,7 @@ BAD = [
     (["join", "--slow", "0", "tcp://127.0.0.1:1", "train.py"], "--slow 0.0 is not allowed"),
     (["join", "--rank", "-1", "tcp://127.0.0.1:1", "train.py"], "--rank -1 is not allowed"),
     (["coordinate", "--ranks", "0"], "--ranks 0 is not allowed"),
-    (["explain-table", "chair"], "there is no table 'chair'; the tables are worker, peer, cycle, run"),
+    (["explain-table", "chair"], "there is no table 'chair'; the tables are worker, peer, cycle, run, joint"),
     (["run", "--ranks", "99999999", "train.py"], "--ranks 99999999 is not allowed: give 4,096 or less"),
     (["run", "--ranks", "2", "--kill", f"1@{'9' * 18}s", "train.py"], "no run lasts so long"),
     (["run", "--ranks", "2", "--kill", f"1@{'9' * 400}s", "train.py"], "write RANK@SECONDSs"),
@@ -207,7 +207,8 @@ def test_a_table_is_printed_cell_by_cell(
 def test_the_tables_are_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`make check` relies on this exit code."""
     assert call(monkeypatch, "lint-tables") == 0
-    assert re.fullmatch(r"4 tables with \d+ rows: total, reachable, no dead row\n", capsys.readouterr().out)
+    told = r"4 tables with \d+ rows: total, reachable, no dead row\nthe joint table with \d+ rows: in order, .*\n"
+    assert re.fullmatch(told, capsys.readouterr().out)
 
 
 def test_a_finding_in_a_table_is_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,7 +163,7 @@ def test_mutants_of_one_event_are_kin_and_those_of_one_function() -> None:
     found = mutants()
     kin = {mutant.kin for mutant in found.values() if mutant.name.startswith("cycle/") and "/Judge/" in mutant.name}
     assert kin == {"cycle/Judge"}
-    assert found["gates.judge/compare:co.now > due → co.now >= due"].kin == "gates.judge"
+    assert found["gates.overdue/compare:co.now > due → co.now >= due"].kin == "gates.overdue"
 
 
 def test_a_test_that_noticed_kin_is_asked_first() -> None:

@@ -80,7 +80,7 @@ def test_every_row_and_every_guard_is_damaged() -> None:
     for table in TABLES.values():
         for row in table.rows:
             assert f"{row_name(table, row)}/drop-row" in made
-    assert "gates.judge/compare:co.now > due → co.now >= due" in made
+    assert "gates.overdue/compare:co.now > due → co.now >= due" in made
     assert made["cycle.Cycle.gate_complete/compare:self.owing == 0 → self.owing != 0"].place == "cycle"
 
 
@@ -123,7 +123,7 @@ def test_the_lint_is_asked_about_the_table_as_it_would_be_written() -> None:
     quiet = found["cycle/PENDING/Judge/gate_complete+digest_split/drop-row"]
     assert noticed_by_lint(quiet) is None and isinstance(quiet.change, Table)
     assert lint(quiet.change, machine_class("cycle")) != []
-    assert noticed_by_lint(found["gates.judge/compare:co.now > due → co.now >= due"]) is None
+    assert noticed_by_lint(found["gates.overdue/compare:co.now > due → co.now >= due"]) is None
 
 
 def test_every_comparison_is_damaged_in_place_and_made_good() -> None:

@@ -39,8 +39,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from paceline.core.comparisons import called
-from paceline.core.mutation import in_place, mutants, noticed_by_lint, row_name
-from paceline.core.tables import TABLES
+from paceline.core.mutation import in_place, mutants, name_of_row, noticed_by_lint
+from paceline.core.tables import EVERY_TABLE
 
 from .mutants import NOTICED, OldWays
 from .taken import counted
@@ -122,7 +122,7 @@ class Worker:
                     passed = self._run(number, following)
                 seconds = time.process_time() - began
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-                rows = {row_name(TABLES[name], TABLES[name].rows[index]) for name, index in taken}
+                rows = {name_of_row(EVERY_TABLE[name], index) for name, index in taken}
                 yield {"test": number, "seconds": seconds, "passed": passed, "near": sorted(rows | names)}
 
     def do_try(self, mutants: list[tuple[str, list[tuple[str, Any]]]]) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ def silent_while_pending(patch: Patch) -> None:
         else:
             beacon(co)
 
-    around(patch, Coordinator, "_beacon", change)
+    around(patch, Coordinator, "beacon", change)
 
 
 @OLD_WAYS.old_way("17.2 #2")
