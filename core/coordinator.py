@@ -41,14 +41,14 @@ from .events import (
     RoundReduced,
     Tick,
 )
-from .guard import Guard, chosen
+from .guard import Guard
 from .instants import LATEST, wrong_time
 from .joining import Joins
 from .ledger import Resume, take_over
-from .meta import MetaController
 from .peer import Peer
 from .phases import CyclePhase, RunPhase
 from .policies import Cadence, Policies
+from .policy_choice import choose
 from .retention import CONFIRM_EVERY
 from .roles import Roles
 from .run import Run
@@ -85,8 +85,8 @@ ACCEPT, STALLED, STOPPED = Kind.ACCEPT, CyclePhase.STALLED, RunPhase.STOPPED
 
 class Coordinator:
     """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables,
-    `guard` takes the place of the one that the config names, `policies` may replace the balancer and the failure
-    detector too, `resume` is the record of the run to go on with (K-12);
+    `guard` takes the place of the one that the config names, `policies` may replace whatever decides; `ConfigError` if
+    one that the config names cannot be loaded. `resume` is the record of the run to go on with (K-12);
     `CheckpointError` if the two do not go together. `host` is the name of this machine, as ranks on it say it (M-30).
     """
 
@@ -120,10 +120,8 @@ class Coordinator:
         self.joins = Joins(self)
         self.sessions = Sessions(self)
         self.book = Book(0, 1, 1, 0, True)
-        self.policies = Policies() if policies is None else policies
         self.balancer: Cadence = Balancer(ranks=[])
-        self.guard: Guard = guard or self.policies.guard or chosen(config)
-        self.meta = MetaController() if config.meta_controller else None
+        self.guard, self.meta, self.policies = choose(config, policies, guard)
         self.schema: Schema | None = None
         self.schema_hash = b""
         self.dataset: bytes | None = None

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 from ...core.conformance import Level, Outcome, Report, Stuck, ended, run_kit
-from ...core.conformance.named import named
 from ...core.errors import ConfigError
+from ...core.named import named
 from ..averager import Averager, find_averager, known_averagers
 from ..in_place import InPlaceAverager
 from . import contract, faults, in_place, in_place_faults, sums
