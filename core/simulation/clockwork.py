@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import heapq
 import math
+import operator
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -67,6 +68,9 @@ class Coming:
     kinds: set[str] = attrs.field(factory=set)
 
 
+OF_LANE: dict[str, Callable[[Coming], deque[float]]] = {lane: operator.attrgetter(lane) for lane in LANES}
+
+
 class Clockwork:
     """See the module. `heard` is called with every step; `linger` multiplies a duration of a kind, as the sites of
     `faults.py` do. `away_until`: the coordinator does nothing before. `doing`: the action that is under way, or that an
@@ -77,6 +81,7 @@ class Clockwork:
         self.pace = pace
         self.now = world.now
         self.steps = 0
+        self._strided = pace.stride > 1
         self.away_until = 0.0
         self.doing: Action | None = None
         self.linger: Callable[[str], float] = _never
@@ -101,7 +106,8 @@ class Clockwork:
 
     def do(self, action: Action, *, sure: bool = False) -> Step:
         """Make it happen now, and look at what it changed; `sure` as in `World.do`."""
-        self._catch_up(action.kind, action.who)
+        if self._strided:
+            self._catch_up(action.kind, action.who)
         return self._happen(action, sure)
 
     def _happen(self, action: Action, sure: bool) -> Step:
@@ -139,14 +145,15 @@ class Clockwork:
             self._averaging.discard(kind)
             if kind in self.world.of_averager():
                 self._happen(act(kind), sure=True)
-        elif kind == "step" and self.pace.stride > 1:
+        elif kind == "step" and self._strided:
             if self._strides.ends_at(who, at):
                 self._coming[who].kinds.discard(kind)
                 self.do(act(kind, who, self._strides.finish(who)))
         else:
             self._coming[who].kinds.discard(kind)
-            self._catch_up(kind, who)
-            if kind in self.world.possible(self.world.processes[who]):
+            if self._strided:
+                self._catch_up(kind, who)
+            if kind in self.world.possible(self.world.processes[who]):  # a fault may have taken it away
                 self._happen(act(kind, who, self._amount(kind, who)), sure=True)
         return True
 
@@ -163,10 +170,10 @@ class Clockwork:
         coming = self._coming.get(number)
         if coming is None:
             coming = self._coming[number] = Coming()
-        if len(coming.report) != len(process.up):
-            self._arrive("report", coming.report, len(process.up))
-        if len(coming.control) != len(process.down):
-            self._arrive("control", coming.control, len(process.down))
+        if len(coming.report) != (waiting := len(process.up)):
+            self._arrive("report", coming.report, waiting)
+        if len(coming.control) != (waiting := len(process.down)):
+            self._arrive("control", coming.control, waiting)
         if process.bulk_up or coming.upload:  # as a rule both are empty
             self._arrive("upload", coming.upload, len(process.bulk_up))
         if process.bulk_down or coming.result:
@@ -178,9 +185,10 @@ class Clockwork:
             if kind not in known and kind not in SET_APART and (kind != "drain" or not process.can_step):
                 known.add(kind)  # a process that steps is at a drain point after its step, not before
                 self._push(self._when(kind, process), kind, number)
-        if process.dials_at is not None and (number, process.dials_at) not in self._dials:
-            self._dials.add((number, process.dials_at))
-            self.at(max(process.dials_at, self.now), functools.partial(self._dial, process, process.dials_at))
+        dials_at = process.dials_at
+        if dials_at is not None and (number, dials_at) not in self._dials:
+            self._dials.add((number, dials_at))
+            self.at(max(dials_at, self.now), functools.partial(self._dial, process, dials_at))
         if told and process.runs:
             self._look_at_clock(number, process.due())
 
@@ -194,23 +202,24 @@ class Clockwork:
         what was written at one time arrives at one time."""
         if not length:
             known.clear()
+            return
         while len(known) > length:
             known.popleft()
-        while len(known) < length:
+        while (missing := length - len(known)) > 0:
             arrives = self.now + self._transit(kind)
             if known and known[-1] > arrives:
                 arrives = known[-1]
-            known.extend([arrives] * (1 if self.pace.stride == 1 else length - len(known)))
+            known.extend([arrives] * (missing if self._strided else 1))
 
     def _amount(self, kind: str, who: int) -> int:
         """With strides, all that has arrived on a control lane by now is one action."""
-        if self.pace.stride == 1 or kind not in AGAIN:
+        if not self._strided or kind not in AGAIN:
             return 0
         known = self._arrivals(kind, who)
         return len(known) if known[-1] <= self.now else sum(second <= self.now for second in known)
 
     def _arrivals(self, lane: str, who: int) -> deque[float]:
-        arrivals: deque[float] = getattr(self._coming[who], lane)
+        arrivals: deque[float] = OF_LANE[lane](self._coming[who])
         return arrivals
 
     def _catch_up(self, kind: str, who: int) -> None:
@@ -287,7 +296,7 @@ class Clockwork:
         if kind == "step":
             steps = self.pace.step_s
             each = self._spread(steps[process.rank % len(steps)]) * self.linger("step")
-            if self.pace.stride == 1:
+            if not self._strided:
                 return self.now + each
             left = process.steps_left(self.world.co.config.batch_size or 1)
             return self._strides.begin(process.number, self.now, each, min(self.pace.stride, left))

@@ -150,8 +150,9 @@ class Ghost:
 
     def steps(self, number: int, picks: tuple[Pick, ...]) -> None:
         """A process has trained these batches."""
+        trained = self.trained
         for pick in picks:
-            self.trained[pick] = self.trained.get(pick, 0) + 1
+            trained[pick] = trained.get(pick, 0) + 1
         self.since[number] += picks
         self.unmerged[number] += picks
 
@@ -364,7 +365,7 @@ class Ghost:
 
     def _see_send(self, co: Coordinator, effect: fx.Send) -> None:
         message: Any = effect.message
-        life = (effect.rank, effect.incarnation)
+        life = (message.rank, message.incarnation)
         if life in self.ended:
             raise Violation("N-11", f"{type(message).__name__} to life {life}, which is gone")
         kind = message.__class__
@@ -439,7 +440,7 @@ class Ghost:
                 raise Violation("I42", f"batch {pick[1]} of epoch {pick[0]} was covered and never trained")
             self.merged[pick] = 1
         # M-19: nobody may know whose steps are in it; then it is said that nobody does.
-        if sorted(covered) != sorted(self.given):
+        if len(covered) != len(self.given) or set(covered) != set(self.given):  # nothing is in there twice
             if not (in_place and self.admitted and set(covered) <= set(self.given)):
                 raise Violation("I52", f"covered are {sorted(covered)}, the consensus holds {sorted(self.given)}")
             self.ambiguous = True

@@ -69,7 +69,8 @@ def moved_forward(ghost: Ghost, co: Coordinator) -> None:
     require(cycle.version > ghost.version, "M-45", f"version {cycle.version} follows {ghost.version}")
     holds = [number for number, version in ghost.held.items() if version == cycle.version]
     require(bool(holds), "M-45", f"no rank holds version {cycle.version}")
-    ghost.means[cycle.version] = ghost.base[holds[-1]]  # what it is, until one of them gives it to all
+    if co.config.alpha is None or cycle.version not in ghost.means:  # else they blend, and none stands on it
+        ghost.means[cycle.version] = ghost.base[holds[-1]]  # what it is, until one of them gives it to all
     base = len(ghost.merged) + ghost.uncounted
     require(cycle.global_step >= base, "M-45", f"global_step {cycle.global_step} follows {base}")
     ghost.version, ghost.arms_open = cycle.version, 0

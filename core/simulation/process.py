@@ -8,6 +8,7 @@ steps has a closed form, which the ghost computes anew.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import struct
@@ -225,7 +226,7 @@ class Process:
         """Train the next batches of the part in hand: the epoch and the number of each."""
         plan = self.plans[self.part]
         epoch, first, theta = plan.epoch, plan.offset // size + self.batch, self.theta
-        picks = tuple([(epoch, batch) for batch in range(first, first + steps)])
+        picks = tuple(zip(itertools.repeat(epoch), range(first, first + steps)))
         for pulls in targets(picks):
             theta += RATE * (pulls - theta)
         self.theta, self.fresh = theta, False
