@@ -42,7 +42,7 @@ from .events import (
     Tick,
 )
 from .guard import Guard
-from .instants import LATEST, wrong_time
+from .instants import LATEST, late_after, wrong_time
 from .joining import Joins
 from .ledger import Resume, take_over
 from .peer import Peer
@@ -61,8 +61,6 @@ from .values import maker
 
 __all__ = ["Coordinator"]
 
-LATE_TICK_S = 2.0
-"""A pass this much behind its deadline, or half the staleness, says that the coordinator itself was away (M-9)."""
 FENCED_REPLY_S = 1.0
 """At most one Fenced reply per second and session (N-6)."""
 PASS_LIMIT = 16384
@@ -407,7 +405,7 @@ class Coordinator:
         if self.liveness:
             due.append(math.nextafter(self.liveness[0][0], math.inf))
         self.deadline = min(due)
-        self.late_after = self.deadline + max(LATE_TICK_S, self.config.staleness_s / 2)
+        self.late_after = late_after(self.deadline, self.config.staleness_s)
 
     # --- what the machines call ----------------------------------------------------------------------------------
 

@@ -6,10 +6,13 @@ import math
 
 from .errors import LocalProtocolError
 
-__all__ = ["LATEST", "wrong_time"]
+__all__ = ["LATEST", "late_after", "wrong_time"]
 
 LATEST = math.nextafter(math.inf, 0.0)
 """No second comes after this one: an infinity is later, and what no float can hold, and a NaN is no earlier."""
+
+LATE_TICK_S = 2.0
+"""A tick this much behind its deadline, or half the staleness, says that the machine itself was away (M-9)."""
 
 
 def wrong_time(before: float, now: object) -> LocalProtocolError:
@@ -17,3 +20,9 @@ def wrong_time(before: float, now: object) -> LocalProtocolError:
     if isinstance(now, float | int) and now < before:
         return LocalProtocolError(f"time went back from {before} to {now}; pass a monotonic clock")
     return LocalProtocolError(f"{now!r} is no time; pass the seconds of a monotonic clock, a finite number")
+
+
+def late_after(deadline: float, staleness_s: float) -> float:
+    """M-9: a machine that gets its tick later than this was itself away, with its process or its host; the silence it
+    finds then is its own, and says nothing about anybody else."""
+    return deadline + max(LATE_TICK_S, staleness_s / 2)

@@ -23,7 +23,7 @@ from typing import Any
 from .config import Config
 from .coordinator import Coordinator
 from .effects import Ready
-from .errors import CheckpointError
+from .errors import CheckpointError, InvariantError, LocalProtocolError
 from .events import CoordinatorEvent, WorkerEvent
 from .guard import Guard
 from .plain import decode, encode
@@ -151,7 +151,8 @@ def replay(
 
     `settings` is a `Config` for a coordinator, a `WorkerSettings` for a worker; `guard` and `policies` are the
     embedder's own, if it had any. Raises `CheckpointError` if the snapshot does not belong to the settings,
-    `LocalProtocolError` if the records are no events of this machine in the order of time.
+    `LocalProtocolError` if the records are no events of this machine in the order of time, `InvariantError` if the
+    machine raises at one of them, which none may bring about (I22).
     """
     machine: Any
     if isinstance(settings, WorkerSettings):
@@ -164,8 +165,14 @@ def replay(
     else:
         machine = Coordinator.restore(settings, snapshot, engine=engine, guard=guard, policies=policies)
     effects: list[Any] = []
-    for second, event in records:
-        machine.handle(event, second)
+    for number, (second, event) in enumerate(records, start=1):
+        try:
+            machine.handle(event, second)
+        except LocalProtocolError:
+            raise
+        except Exception as error:
+            kind = type(getattr(event, "message", event)).__name__
+            raise InvariantError(f"event {number}, {kind}, raises {type(error).__name__}: {error} (I22)") from error
         effects += machine.take_ready().effects
     return tuple(effects)
 

@@ -23,7 +23,7 @@ from .effects import Ready, Stop
 from .engine import Kind
 from .errors import LocalProtocolError, PacelineError
 from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
-from .instants import LATEST, wrong_time
+from .instants import LATEST, late_after, wrong_time
 from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
 from .tables import engine_for
@@ -269,7 +269,10 @@ class Worker(WorkerLink):
     def _tick(self, now: float) -> None:
         if self.phase is STOPPED:
             return
-        if self.linked and now >= self.last_beat + self.settings.heartbeat_s:
+        beat_due = self.last_beat + self.settings.heartbeat_s
+        if self.linked and now >= beat_due:
+            if now > late_after(beat_due, self.settings.staleness_s):
+                self.last_heard = now  # W-22, M-9: this rank was away itself, and the coordinator may have been with it
             self.last_beat = now
             self.report(m.Heartbeat, step_count=self.local_step, state=NAMES[self.phase])
         due = self.judge_link(now)

@@ -182,6 +182,13 @@ class IsNeverMade(LevelGuard):
         threading.Event().wait()
 
 
+class EndsTheProgram(LevelGuard):
+    """Takes a norm that is too large for the end of all."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        raise SystemExit(3)
+
+
 class LoopsInObserve(LevelGuard):
     """Looks for a norm until there is one."""
 

@@ -19,7 +19,7 @@ GUARDS = Folder(
         "P101": [guards.TelemetryByName, guards.ClaimsANameOfItsOwn, guards.ClaimsInWords, guards.HasNoMemory,
                  guards.IsNeverMade, guards.IsOneForAll],
         "P111": [guards.DividesByTheNorm, guards.NudgesByTheSignal, guards.AnswersInWords, guards.EmptiesWhatItIsTold,
-                 guards.LoopsInObserve],
+                 guards.EndsTheProgram, guards.LoopsInObserve],
         "P112": [guards.CountsItsCalls],
         "P113": [guards.ForgetsAtRestart, guards.SavesObjects, guards.WillNotBeStopped],
         "P114": [guards.TakesAnyRecord],
