@@ -28,7 +28,7 @@ from .command_replay import replay
 from .command_simulate import simulate
 from .endings import Commands, end, leave
 from .extras import needing
-from .knobs import parse_knobs, was_given
+from .knobs import load_policies, parse_knobs, was_given
 from .places import file_for, folder_for
 from .words import counted
 
@@ -112,7 +112,9 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
     values.update(parse_knobs(knobs, (*values, "epochs", "resume", "journal")))
     if _debugging():
         values.setdefault("stall_dump_s", DEBUG_DUMP_S)
-    return Config.from_knobs(values)
+    config = Config.from_knobs(values)
+    load_policies(config)
+    return config
 
 
 def _as_arguments(options: Mapping[str, Any]) -> list[str]:

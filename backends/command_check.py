@@ -21,7 +21,7 @@ import click
 
 from ..core.config import POLICIES
 from ..core.errors import ConfigError
-from .knobs import parse_knobs
+from .knobs import find_here, parse_knobs
 from .places import folder_for
 from .pool import spawned
 
@@ -90,6 +90,7 @@ def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: boo
     seconds = math.inf if prove and budget is None else parse_budget("60s" if budget is None else budget)
     given = tuple(sorted({"policy": policy, **parse_knobs(knobs)}.items()))
     bounds = list(PROOFS) if prove else [Bounds(**numbers, knobs=given)]
+    find_here()
     for one in bounds:
         one.setup()  # knobs that do not go together are said before anything is explored
     folder_for("--out", out)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import CheckpointError
+from .knobs import find_here
 from .places import refuse_order_mark, text_of
 from .words import counted
 
@@ -53,6 +54,7 @@ def replay(until: int | None, diagram: bool, explains: bool, file: Path) -> int:
     A long journal has parts, each of which begins with a snapshot: each is compared, and all of them are one run, with
     one diagram and one end.
     """
+    find_here()  # a record and a schedule may name policies
     data = _contents(file)
     if data.startswith(MAGIC):
         from ..core.simulation.schedule import Schedule, ScheduleError

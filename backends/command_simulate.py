@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import ConfigError
-from .knobs import parse_knobs
+from .knobs import find_here, parse_knobs
 from .places import folder_for, write_text
 from .pool import MOST_PROCESSES, spawned
 from .words import counted
@@ -76,6 +76,7 @@ def simulate(ranks: int, seeds: int | None, seed: int | None, faults: str, polic
         raise ConfigError("--keep writes the schedule of one run: name it with --seed")
     profile(faults)
     given = parse_knobs(knobs)
+    find_here()
     folder_for("--out", out)
     numbers = range(SEEDS if seeds is None else seeds) if seed is None else (seed,)
     cases = [Case(seed=number, ranks=ranks, faults=faults, policy=policy, knobs=given) for number in numbers]

@@ -1,17 +1,21 @@
-"""Knobs on a command line: `--set KNOB=VALUE`."""
+"""Knobs on a command line: `--set KNOB=VALUE`, and what they name."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from ..core.config import Config
 from ..core.errors import ConfigError
+from ..core.policy_choice import choose
 
-__all__ = ["parse_knobs", "was_given"]
+__all__ = ["find_here", "load_policies", "parse_knobs", "was_given"]
 
 
 OPTIONS = {"num_epochs": "epochs", "initial_state": "resume"}
@@ -45,3 +49,18 @@ def was_given(option: str) -> bool:
     context = click.get_current_context(silent=True)
     source = None if context is None else context.get_parameter_source(option)
     return source is not None and source is not ParameterSource.DEFAULT
+
+
+def find_here() -> None:
+    """As long as this command lasts `module:factory` may name a module of the working directory. It is looked for there
+    last: a file that happens to be called as a library is must not be taken for it."""
+    here = os.getcwd()
+    sys.path.append(here)
+    click.get_current_context().call_on_close(lambda: sys.path.remove(here))
+
+
+def load_policies(config: Config) -> None:
+    """The policies that the config names are there and can be made. Raises `ConfigError`; it is raised before any
+    process of the run is started."""
+    find_here()
+    choose(config)

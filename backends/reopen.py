@@ -18,23 +18,25 @@ from ..core.config import WISHABLE, Config
 from ..core.coordinator import Coordinator
 from ..core.errors import CheckpointError, ConfigError
 from ..core.ledger import Resume
+from ..core.policies import Policies
 from ..transports.journal_file import JournalEnd, JournalFile, read_end
 
 __all__ = ["begin", "run_id_of"]
 
 
-def begin(config: Config, now: float, resume: Resume | None) -> tuple[Coordinator, JournalFile | None, bool]:
+def begin(
+    config: Config, now: float, resume: Resume | None, policies: Policies | None = None
+) -> tuple[Coordinator, JournalFile | None, bool]:
     """The coordinator of a run, its journal if it keeps one, and whether it goes on with a life that was cut off.
+    `policies` are those of the program, if it has any of its own.
 
-    Raises `CheckpointError` for a journal that cannot be gone on with, `ConfigError` if the options are other ones than
-    those it was kept under.
+    Raises `CheckpointError` for a journal that cannot be gone on with, or was kept under other policies; `ConfigError`
+    if the options are other ones than those it was kept under, or a policy that they name cannot be loaded.
     """
-    if config.journal is None:
-        return Coordinator(config, now=now, resume=resume, host=socket.gethostname()), None, False
-    path = Path(config.journal)
-    if not path.exists() or not path.stat().st_size:
-        fresh = Coordinator(config, now=now, resume=resume, host=socket.gethostname())
-        return fresh, JournalFile(path, fresh, sync=config.journal_sync), False
+    path = None if config.journal is None else Path(config.journal)
+    if path is None or not path.exists() or not path.stat().st_size:
+        fresh = Coordinator(config, now=now, resume=resume, policies=policies, host=socket.gethostname())
+        return fresh, None if path is None else JournalFile(path, fresh, sync=config.journal_sync), False
     end = read_end(path)
     kept = _kept_config(path, end)
     if kept.run_id != config.run_id:
@@ -43,7 +45,7 @@ def begin(config: Config, now: float, resume: Resume | None) -> tuple[Coordinato
             "and PACELINE_TOKEN as that run had them, or give another path"
         )
     _same_options(path, kept, config)
-    again = Coordinator.restart(kept, end.head.snapshot, end.records, now, undone=end.undone)
+    again = Coordinator.restart(kept, end.head.snapshot, end.records, now, undone=end.undone, policies=policies)
     if again.finished:
         raise CheckpointError(f"the run of the journal {path} is over ({again.run.text}); give another path")
     return again, JournalFile(path, again, sync=config.journal_sync, behind=end.size), True
@@ -65,7 +67,7 @@ def _same_options(path: Path, kept: Config, given: Config) -> None:
     for field in attrs.fields(Config):
         ours, theirs = getattr(given, field.name), getattr(kept, field.name)
         left_open = field.name in WISHABLE and ours is None
-        if ours != theirs and not left_open and field.name not in ("journal", "journal_sync", "guard"):
+        if ours != theirs and not left_open and field.name not in ("journal", "journal_sync"):
             raise ConfigError(
                 f"{field.name}: the run of the journal {path} has {theirs!r}, this command {ours!r}; start the "
                 "coordinator with the options it had"

@@ -28,6 +28,7 @@ from ..core.config import Config
 from ..core.coordinator import Coordinator
 from ..core.errors import CheckpointError, ConfigError
 from ..core.phases import RunPhase
+from ..core.policies import Policies
 from ..core.schema import Schema
 from ..core.waiting import Teller
 from ..transports.api import Credentials, Listener
@@ -175,22 +176,24 @@ async def serve(
     record: Path | None = None,
     on_record: Callable[[dict[str, Any]], None] | None = None,
     ready: Callable[[str], None] | None = None,
+    policies: Policies | None = None,
 ) -> fx.Finish:
     """Run one coordinator until its run is over; gives its `Finish`.
 
     `url` is where to listen (port 0 picks one), `ready` gets the URL for `PACELINE_URL`, `on_record` every record.
     With `run_dir` the timeline and the consensus are written there, with `record` all that goes in and out of the
-    machine is appended to that file. In the main thread SIGINT and SIGTERM are handled as the module says. If the
-    config names a journal that is there, the run it is of goes on (M-40). Raises `TransportError` if the address cannot
-    be bound, `ConfigError` if `run_dir` cannot be written or the averager is not to be found, `CheckpointError` if the
-    run ended and its consensus could not be, if the journal cannot be begun or gone on with, or what is to be
+    machine is appended to that file. `policies` take the place of those that the config names. In the main thread
+    SIGINT and SIGTERM are handled as the module says. If the config names a journal that is there, the run it is of
+    goes on (M-40). Raises `TransportError` if the address cannot be bound, `ConfigError` if `run_dir` cannot be
+    written, the averager is not to be found or a policy that the config names cannot be loaded, `CheckpointError` if
+    the run ended and its consensus could not be, if the journal cannot be begun or gone on with, or what is to be
     resumed cannot be, `InvariantError` if a bug breaks the run off.
     """
     find_averager(config.averager)  # before anybody is let in: without it no rank could ever average
     credentials = attrs.evolve(credentials, bulk_auth=config.bulk_auth)
     listener = await find_transport(url, config.time_scale).listen(url, credentials)
     try:
-        return await _serve(config, listener, credentials, run_dir, record, on_record, ready)
+        return await _serve(config, listener, credentials, run_dir, record, on_record, ready, policies)
     finally:
         await listener.aclose()
 
@@ -203,6 +206,7 @@ async def _serve(
     record: Path | None,
     on_record: Callable[[dict[str, Any]], None] | None,
     ready: Callable[[str], None] | None,
+    policies: Policies | None,
 ) -> fx.Finish:
     if run_dir is not None:
         config = attrs.evolve(config, save_path=config.save_path or str(run_dir))
@@ -210,7 +214,8 @@ async def _serve(
     bundle = read_bundle(Path(config.initial_state)) if config.is_resumed else None
     if bundle is not None:
         config = attrs.evolve(config, initial_state=str(bundle.file))
-    coordinator, journal, goes_on = begin(config, trio.current_time(), None if bundle is None else bundle.resume)
+    resume = None if bundle is None else bundle.resume
+    coordinator, journal, goes_on = begin(config, trio.current_time(), resume, policies)
 
     def make(schema: Schema) -> Averager:
         return find_averager(config.averager)(schema, gamma=config.gamma, digest=config.digest)

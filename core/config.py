@@ -19,11 +19,16 @@ import attrs
 from .detector import Limits
 from .errors import ConfigError
 from .knob_types import check_types
+from .named import is_target
 
-__all__ = ["GUARD_NAMES", "LATER", "LEAST_SCALE", "OWN_STATES", "POLICIES", "WISHABLE", "Config", "config_digest"]
+__all__ = [
+    "DETECTOR_NAMES", "GUARD_NAMES", "LATER", "LEAST_SCALE", "OWN_STATES", "POLICIES", "WISHABLE", "Config",
+    "config_digest",
+]  # fmt: skip
 
 POLICIES = ("sync", "cadence", "async")
 GUARD_NAMES = ("level", "growth", "none")
+DETECTOR_NAMES = ("learned", "fixed")
 DEFAULT_SEED = 42
 LEAST_SCALE, MOST_SCALE = 0.1, 10_000.0
 """Bounds of `time_scale` (M-3)."""
@@ -118,7 +123,9 @@ class Config:
     easgd_alpha: float | None = None
     guard: Any = "level"
     guard_threshold: float | None = None
-    meta_controller: bool = True
+    cadence: str | None = None
+    detector: str = "learned"
+    meta_controller: bool | str = True
     digest: bool = attrs.Factory(lambda self: not self.is_collective, takes_self=True)
     max_failure: int | float | None = None
     heartbeat_timeout_s: float = 30.0
@@ -174,7 +181,8 @@ class Config:
         self._check_times()
 
     def _check_mode(self) -> None:
-        _need(self.policy in POLICIES, "policy", self.policy, f"choose one of {', '.join(POLICIES)} (V-1)")
+        hint = "; a balancer of your own is the knob cadence" if is_target(self.policy) else ""
+        _need(self.policy in POLICIES, "policy", self.policy, f"choose one of {', '.join(POLICIES)}{hint} (V-1)")
         if self.averager == "collective" and self.policy == "async":
             raise ConfigError(
                 "policy = 'async' does not go with averager = 'collective': the write-back in place races with the "
@@ -247,13 +255,24 @@ class Config:
                 _need(good and enough, knob, ratios, "one positive number per rank (D-17, B-6)")
         _need(self.partition_ratios is None or self.policy == "sync", "partition_ratios", self.partition_ratios,
               "only with policy sync (D-17)")  # fmt: skip
-        if isinstance(self.guard, str):
-            _need(self.guard in GUARD_NAMES, "guard", self.guard, "level, growth or none (B-33)")
-        else:
-            _need(callable(getattr(self.guard, "observe", None)), "guard", self.guard, "an object with observe (B-30)")
+        self._check_policies()
         if self.guard_threshold is not None:
             _need(self.guard == "level" and self.guard_threshold > 0, "guard_threshold", self.guard_threshold,
                   "above 0, and only with guard level (B-33)")  # fmt: skip
+
+    def _check_policies(self) -> None:
+        """What a knob may name; whether it is there is seen when a coordinator is made (`policy_choice.py`)."""
+        if isinstance(self.guard, str):
+            _need(self.guard in GUARD_NAMES or is_target(self.guard), "guard", self.guard,
+                  "level, growth, none, or module:factory (B-33)")  # fmt: skip
+        else:
+            _need(callable(getattr(self.guard, "observe", None)), "guard", self.guard, "an object with observe (B-30)")
+        _need(self.cadence is None or is_target(self.cadence), "cadence", self.cadence,
+              "module:factory of a balancer; left open, the one that ships paces the run (B-1)")  # fmt: skip
+        _need(self.detector in DETECTOR_NAMES or is_target(self.detector), "detector", self.detector,
+              "learned, fixed, or module:factory (M-11)")  # fmt: skip
+        _need(isinstance(self.meta_controller, bool) or is_target(self.meta_controller), "meta_controller",
+              self.meta_controller, "true, false, or module:factory (B-40)")  # fmt: skip
 
     def _check_actions(self) -> None:
         for knob in ("checkpoint_every", "checkpoint_at_epoch", "eval_every"):

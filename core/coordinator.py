@@ -44,15 +44,15 @@ from .events import (
     Tick,
 )
 from .given import OF_COORDINATOR, check_parts
-from .guard import Guard, chosen
+from .guard import Guard
 from .instants import LATEST, late_after, wrong_time
 from .joining import Joins
 from .joint import JointEngine
 from .ledger import Resume, take_over
-from .meta import MetaController
 from .peer import Peer
 from .phases import ALIVE, CyclePhase, RunPhase
 from .policies import Cadence, Policies
+from .policy_choice import choose
 from .retention import CONFIRM_EVERY
 from .roles import Roles
 from .run import Run
@@ -87,8 +87,8 @@ new_ready: Callable[..., Ready] = maker(Ready)
 
 class Coordinator:
     """See the module. `engine` "transitions" runs every machine on the reference implementation of the same tables,
-    `guard` takes the place of the one that the config names, `policies` may replace the balancer and the failure
-    detector too, `resume` is the record of the run to go on with (K-12);
+    `guard` takes the place of the one that the config names, `policies` may replace whatever decides; `ConfigError` if
+    one that the config names cannot be loaded. `resume` is the record of the run to go on with (K-12);
     `CheckpointError` if the two do not go together. `host` is the name of this machine, as ranks on it say it (M-30).
     """
 
@@ -104,8 +104,8 @@ class Coordinator:
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
                  guard: Guard | None = None, resume: Resume | None = None,
                  policies: Policies | None = None, host: str = "") -> None:  # fmt: skip
-        self.policies = Policies() if policies is None else policies
-        check_parts(config, now, guard, resume, self.policies)
+        policies = Policies() if policies is None else policies
+        check_parts(config, now, guard, resume, policies)
         self.config = config
         self.host = host
         self.generation = 1
@@ -125,8 +125,7 @@ class Coordinator:
         self.sessions = Sessions(self)
         self.book = Book(0, 1, 1, 0, True)
         self.balancer: Cadence = Balancer(ranks=[])
-        self.guard: Guard = guard or self.policies.guard or chosen(config)
-        self.meta = MetaController() if config.meta_controller else None
+        self.guard, self.meta, self.policies = choose(config, policies, guard)
         self.schema: Schema | None = None
         self.schema_hash = b""
         self.dataset: bytes | None = None

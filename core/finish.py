@@ -132,15 +132,18 @@ def _verdict(cycle: Cycle, seen: GuardInput) -> Verdict:
 
 def _nudge(co: Coordinator, verdict: Verdict) -> None:
     """B-40: the meta-controller's nudge goes through the seam first, and is told by itself: what the guard takes on top
-    in the same cycle is not its doing."""
-    if co.meta is None:
+    in the same cycle is not its doing. One that raises, or says what is no nudge, has not nudged (C-13)."""
+    meta = co.meta
+    if meta is None:
         return
     rates = [co.peers[r].lr for r in co.voters if co.peers[r].lr is not None]
-    before = co.balancer.anchor
-    nudge = co.meta.observe(rates[0] if rates else None, before, verdict, co.balancer.phase)
-    if nudge is not None:
+    lr, before, phase = rates[0] if rates else None, co.balancer.anchor, co.balancer.phase
+    nudge = consulted(co, "meta", lambda: meta.observe(lr, before, verdict, phase), None, "read as no nudge")
+    if isinstance(nudge, NudgeDown):
         apply(co, nudge)
         co.emit(Emit("MetaNudge", {"factor": nudge.factor, "from": before, "to": co.balancer.anchor}))
+    elif nudge is not None:
+        co.emit(Alert("callback_failed", "meta", f"{nudge!r} is no nudge; read as none"))
 
 
 def _tell_divergence(cycle: Cycle, seen: GuardInput, verdict: Verdict, names: Mapping[int, str]) -> None:

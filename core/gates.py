@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from . import attachment, ladder, recovery
 from .cadence_inputs import hardware_of, window_cap
 from .dispatch.book import Book
+from .effects import Emit
 from .errors import InvariantError
 from .ledger import reopen
 from .messages import ThrottleReason
 from .phases import UNDER_WAY, CyclePhase, RunPhase
 from .policies import Cadence, overshoot
+from .policy_choice import names_of, own
 from .schema import dataset_length
 
 LEAD = ThrottleReason.LEAD
@@ -178,6 +180,9 @@ def _start(co: Coordinator) -> None:
     co.book = Book(picks, config.batch_size, config.epoch_splits, config.num_epochs, config.drop_last,
                    next_plan_id=recovery.first_number(co.generation) + 1)  # fmt: skip
     co.balancer = cadence_of(co, co.voters)
+    brought = own(names_of(co))
+    if brought:
+        co.emit(Emit("Policies", brought))
     reopen(co)
     if config.policy == "async":
         for rank in co.voters:

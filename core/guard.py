@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import attrs
 
 from .cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
+from .named import is_target, made, named
 from .values import state, value
 
 if TYPE_CHECKING:
@@ -276,11 +277,15 @@ def _is_reading(number: object) -> bool:
 
 
 def chosen(config: Config) -> Guard:
-    """The guard that a config names, or the object it holds (B-33)."""
+    """The guard that a config names, or the object it holds (B-33). Raises `ConfigError` for a `module:factory` that
+    does not give one."""
     guard, threshold = config.guard, config.guard_threshold
     if not isinstance(guard, str):
         given: Guard = guard
         return given
+    if is_target(guard):
+        own: Guard = made(named(guard, "guard"), f"guard {guard!r}", Guard)
+        return own
     if guard == "growth":
         return GrowthGuard()
     if guard == "none":

@@ -13,6 +13,8 @@ and before that verdict is applied, so that the nudge goes through the balancer'
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import attrs
 
@@ -20,7 +22,7 @@ from .cadence import CadencePhase
 from .cadence_inputs import NudgeDown, Stable, Verdict
 from .values import state
 
-__all__ = ["MetaController"]
+__all__ = ["Meta", "MetaController"]
 
 RATE_WINDOW = 3
 ANCHOR_WINDOW = 5
@@ -32,6 +34,22 @@ SUSTAINED = {CadencePhase.WARMUP: (5, 0.3), CadencePhase.STABLE: (3, 0.5), Caden
 least the largest of them, or the watcher would be silently off in Warmup."""
 FACTOR_MIN, FACTOR_MAX = 0.1, 0.95
 SETTLED_TREND = 0.10
+
+
+class Meta(Protocol):
+    """A meta-controller. Any object of this shape may be supplied; one that raises has not nudged (C-13)."""
+
+    def observe(self, lr: float | None, anchor: int, verdict: Verdict, phase: CadencePhase) -> NudgeDown | None:
+        """Take in one realized cycle and say whether to nudge; see `MetaController.observe`."""
+        ...
+
+    def saved(self) -> dict[str, Any]:
+        """The history, ready for JSON; a snapshot keeps it."""
+        ...
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        """Take over a history; False, and nothing changed, if it is not one of this controller."""
+        ...
 
 
 @state
@@ -66,6 +84,23 @@ class MetaController:
             return None
         return NudgeDown(_kept(math.prod(_kept(base - (1 - base) * self.trend) for base in bases)))
 
+    def saved(self) -> dict[str, Any]:
+        return {
+            "meta": "windows", "rates": list(self.rates), "anchors": list(self.anchors),
+            "complaints": list(self.complaints),
+        }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        kept: list[list[Any]] = []
+        for name, usable in (("rates", _is_rate), ("anchors", _is_anchor), ("complaints", _is_answer)):
+            window = saved.get(name)
+            if saved.get("meta") != "windows" or not isinstance(window, list) or not all(map(usable, window)):
+                return False
+            kept.append(window)
+        self.rates, self.anchors = [float(rate) for rate in kept[0][-RATE_WINDOW:]], kept[1][-ANCHOR_WINDOW:]
+        self.complaints = kept[2][-VERDICT_WINDOW:]
+        return True
+
     @property
     def trend(self) -> float:
         """Where the anchor stands against the mean of its window, relative to it; 0 with fewer than two (B-43)."""
@@ -85,6 +120,18 @@ class MetaController:
             return False
         before, now = self.rates[-2:]
         return before > 0 and (before - now) / before > CLIFF_DROP
+
+
+def _is_rate(thing: object) -> bool:
+    return isinstance(thing, int | float) and 0 <= thing < math.inf
+
+
+def _is_anchor(thing: object) -> bool:
+    return isinstance(thing, int) and thing >= 1
+
+
+def _is_answer(thing: object) -> bool:
+    return isinstance(thing, bool)
 
 
 def _kept(factor: float) -> float:

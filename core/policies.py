@@ -1,7 +1,7 @@
-"""What decides and can be replaced: the convergence guard, the cadence balancer, the failure detector.
+"""What decides and can be replaced: convergence guard, cadence balancer, failure detector, meta-controller.
 
-Each is a small pure object: numbers in, a decision out, no clock, no random source. `Policies` says which ones a
-coordinator uses, and is given to it beside the config:
+Each is a small pure object: numbers in, a decision out, no clock, no random source. A config names them, as
+`guard = "mypackage:MyGuard"` (`policy_choice.py`); a program may give them beside the config instead:
 
     Coordinator(config, policies=Policies(cadence=MyBalancer, detector=FixedDetector(20.0)))
 
@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 
-from .cadence import Balancer, CadencePhase
+from .cadence import CadencePhase
 from .cadence_inputs import Verdict, WindowReport
-from .detector import Detector, LearnedDetector
+from .detector import Detector
 from .effects import Alert
 from .guard import Guard
+from .meta import Meta
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -115,11 +116,14 @@ CadenceFactory = Callable[..., Cadence]
 
 @attrs.frozen(kw_only=True)
 class Policies:
-    """The policies of a coordinator. `guard` None: the one that the config names (B-33)."""
+    """The policies of a coordinator. In the place of None comes what the config names (B-33, B-40, `policy_choice.py`).
+    `cadence` and `meta` are factories; the balancer is made when training begins, the meta-controller with the
+    coordinator."""
 
     guard: Guard | None = None
-    cadence: CadenceFactory = Balancer
-    detector: Detector = attrs.field(factory=LearnedDetector)
+    cadence: CadenceFactory | None = None
+    detector: Detector | None = None
+    meta: Callable[[], Meta] | None = None
 
 
 def consulted(co: Coordinator, method: str, ask: Callable[[], Answer], otherwise: Answer, text: str) -> Answer:

@@ -5,8 +5,9 @@
 
 A snapshot is complete: whatever a machine has decided, counted or promised is in it, also what it was not yet asked for
 with `take_ready`. Outside stay what the caller gives again (config or settings, the engine) and policies of the
-caller's own; of those only their history is kept, by their own `saved`. Two snapshots are equal if and only if the
-machines are.
+caller's own; of those only their names are kept, and their history, by their own `saved`. A machine with policies of
+other names is not the one the snapshot was made of, and is refused. Two snapshots are equal if and only if the machines
+are.
 
 To make one is to read: nothing is told and nothing changes, or a machine that is looked at would not do what its twin
 does. So what a policy raises when it is asked for its history is no alert. It stands in the snapshot in the place of
@@ -27,7 +28,9 @@ import attrs
 from .cadence import Balancer
 from .config import WISHABLE
 from .errors import CheckpointError
+from .meta import MetaController
 from .plain import DAMAGE, damaged, decoder, encoder
+from .policy_choice import KNOBS, names_of
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -37,12 +40,12 @@ __all__ = [
     "FORMAT", "freeze", "of_coordinator", "of_worker", "restore_coordinator", "restore_worker", "thawed", "unkept",
 ]  # fmt: skip
 
-FORMAT = 2
+FORMAT = 3
 """Version of a snapshot. It is raised when the same fields begin to mean something else; other fields are noticed
 without it, because every field stands in a snapshot by its name."""
 
-COORDINATOR_PARTS = 5
-"""Run, wishes, history of the guard, state, what policies raised in place of a history."""
+COORDINATOR_PARTS = 6
+"""Run, wishes, history of the guard, state, names of the policies, what they raised in place of a history."""
 ARRAY, OBJECT = "[", "{"
 GIVEN_TO_COORDINATOR = frozenset({
     "config", "cycle_engine", "guard", "handling", "joint", "peer_engine", "policies", "run_engine",
@@ -74,10 +77,11 @@ def of_coordinator(co: Coordinator) -> tuple[Any, ...]:
     wishes = tuple((knob, getattr(co.config, knob)) for knob in WISHABLE)
     raised: dict[str, str] = {}
     guard = freeze(_history("guard.saved", co.guard.saved, raised))
-    balancer = freeze(_balancer(co, raised))
+    kept = {"balancer": _balancer(co, raised), "meta": _meta(co, raised)}
     names = [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR]
-    state = tuple((name, balancer if name == "balancer" else freeze(getattr(co, name))) for name in names)
-    return ("coordinator", FORMAT, co.config.run_id.hex(), wishes, guard, state, tuple(raised.items()))
+    state = tuple((name, freeze(kept[name] if name in kept else getattr(co, name))) for name in names)
+    policies = tuple(names_of(co).items())
+    return ("coordinator", FORMAT, co.config.run_id.hex(), wishes, guard, state, policies, tuple(raised.items()))
 
 
 def unkept(snapshot: Iterable[Any]) -> dict[str, str]:
@@ -106,18 +110,42 @@ def restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
 
 
 def _restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
-    run_id, wishes, guard, state, _ = _parts(snapshot, "coordinator", COORDINATOR_PARTS)
+    run_id, wishes, guard, state, policies, _ = _parts(snapshot, "coordinator", COORDINATOR_PARTS)
     _same("run_id", run_id, co.config.run_id.hex())
+    _same_policies(dict(policies), co)
     for knob, value in wishes:
         if getattr(co.config, knob) is not None:
             _same(knob, value, getattr(co.config, knob))
     co.config = attrs.evolve(co.config, **dict(wishes))
+    meta = co.meta
     _put(co, [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR], state, co)
     history = thawed(guard)
     if history is not None and not co.guard.restore(history):
         raise CheckpointError(f"this snapshot holds the history of another guard than {type(co.guard).__name__}")
     if isinstance(co.balancer, dict):
         _rebuild_balancer(co, co.balancer)
+    if isinstance(co.meta, dict) and meta is not None:
+        saved, co.meta = co.meta["saved"], meta
+        if saved is not None and not meta.restore(saved):
+            kind = type(meta).__name__
+            raise CheckpointError(f"this snapshot holds the history of another meta-controller than {kind}")
+
+
+def _same_policies(kept: Mapping[str, str], co: Coordinator) -> None:
+    """Other policies would decide otherwise from here on, and nobody would be told (N-13)."""
+    here = names_of(co)
+    for kind, name in kept.items():
+        if here[kind] != name:
+            remedy = f"the knob {KNOBS[kind]}, or Policies({kind}=...) in a program"
+            raise CheckpointError(f"{kind}: this run has {name}, not {here[kind]}; give it the one it had, by {remedy}")
+
+
+def _meta(co: Coordinator, raised: dict[str, str]) -> Any:
+    """The meta-controller itself if it ships or there is none; of another one what it saves of itself."""
+    meta = co.meta
+    if meta is None or type(meta) is MetaController:
+        return meta
+    return {"saved": _history("meta.saved", meta.saved, raised)}
 
 
 def _balancer(co: Coordinator, raised: dict[str, str]) -> Any:

@@ -74,6 +74,9 @@ _EVENTS = (
            replayed="batches trained more than once so far", slices="rank, epoch, first batch, batches"),
     _event("AnchorChanged", "The anchor after a cycle differs from the one before it, net of all causes (B-7, B-12).",
            **{"from": "steps", "to": "steps"}),
+    _event("Policies", "What decides in this run and does not ship, as module:name; told when training begins (B-30, "
+           "B-40).", guard_opt="judges whether ranks drift apart", cadence_opt="makes the balancer",
+           detector_opt="says how long a rank may take", meta_opt="shortens the window besides the guard"),
     _event("MetaNudge", "The meta-controller shortened the window (B-43).", factor="as it was before the seam",
            **{"from": "anchor", "to": "anchor"}),
     _event("Throttle", "A rank is parked (C-11.6, G-8).", rank="who", reason="barrier or lead",

@@ -10,7 +10,6 @@ page holds a date, a path or an order that could differ from one machine to the 
 from __future__ import annotations
 
 import argparse
-import ast
 import functools
 import importlib
 import importlib.util
@@ -19,7 +18,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from types import ModuleType
@@ -59,14 +58,14 @@ def pages() -> dict[str, str]:
     made["reference/conformance.md"] = head("the checks of each kit") + conformance_page()
     made["reference/simulation.md"] = head("core/simulation") + simulation_page()
     made["reference/reasons.md"] = head("core/reasons.py") + reasons_page()
-    made["reference/rules.md"] = head("docs/rules.toml, the tables, the code and the tests") + rules().page()
+    made["reference/rules.md"] = head("docs/rules.toml, the tables, the code and the tests") + beside("rules").page()
     return made
 
 
 @functools.cache
-def rules() -> ModuleType:
-    """rules.py beside this file, found by its path, as this file is by the tests: the folder is no package."""
-    spec = importlib.util.spec_from_file_location("paceline_docs_rules", HERE / "rules.py")
+def beside(name: str) -> ModuleType:
+    """A file beside this one, found by its path, as this file is by the tests: the folder is no package."""
+    spec = importlib.util.spec_from_file_location(f"paceline_docs_{name}", HERE / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -111,7 +110,7 @@ def machine_page(name: str) -> str:
 
 def linked(ids: str) -> str:
     """The ids of a row as links to their rules."""
-    return rules().RULE.sub(lambda found: rule_link(found[0]), ids)
+    return beside("rules").RULE.sub(lambda found: rule_link(found[0]), ids)
 
 
 def summary(name: str) -> str:
@@ -220,7 +219,7 @@ def config_page() -> str:
     if sorted(told) != sorted(fields):
         odd = ", ".join(sorted(set(told) ^ set(fields))) or "a knob twice"
         raise SystemExit(f"docs/knobs.toml and core/config.py do not name the same knobs: {odd}")
-    limits, types = knob_limits(), type_words(Config)
+    limits, types = beside("knob_limits").knob_limits(), type_words(Config)
     out = ["# Configuration\n", paragraphs(config) + "\n"]
     out.append(prose(
         "From Python: `Config(policy=\"cadence\", anchor=20)`. From the command line: an option of its own where there "
@@ -244,45 +243,6 @@ def knob_default(field: Any) -> str:
         star, collective = (getattr(Config(averager=name), field.name) for name in ("star", "collective"))
         return f"`{star!r}`, under `collective` `{collective!r}`"
     return "unset" if field.default is None else f"`{field.default!r}`"
-
-
-def knob_limits() -> dict[str, str]:
-    """The limits of each knob in words: the last argument of each `_need` of the checks, in their order."""
-    found: dict[str, dict[str, None]] = {}
-    tree = ast.parse(textwrap.dedent(inspect.getsource(Config)))
-    loops = {id(call): loop for loop in ast.walk(tree) if isinstance(loop, ast.For) for call in ast.walk(loop)}
-    for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "_need":
-            knob, rule = call.args[1], call.args[3]
-            turns = [{"": str(knob.value)}] if isinstance(knob, ast.Constant) else looped(loops[id(call)])
-            for turn in turns:
-                found.setdefault(next(iter(turn.values())), {})[wording(rule, turn)] = None
-    return {name: "; ".join(texts) for name, texts in found.items()}
-
-
-def wording(node: ast.expr, known: Mapping[str, str]) -> str:
-    """A text as the code has it. What is filled in stands for itself where it is known or a list of names, else it is
-    left out, with the equals sign before it."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    assert isinstance(node, ast.JoinedStr), "a rule is a text"
-    parts = [part.value if isinstance(part, ast.Constant) else filled_in(part, known) for part in node.values]
-    return re.sub(r" =(?= \()", "", " ".join("".join(map(str, parts)).split()))
-
-
-def filled_in(part: ast.expr, known: Mapping[str, str]) -> str:
-    names = [node.id for node in ast.walk(part) if isinstance(node, ast.Name)]
-    lists = [name for name in names if name.isupper()]
-    return ", ".join(getattr(config, lists[0])) if lists else known.get(names[0], "") if names else ""
-
-
-def looped(loop: ast.For) -> list[dict[str, str]]:
-    """The turns of a loop over a written-out tuple: the texts that its variables have in each, the knob first."""
-    assert isinstance(loop.iter, ast.Tuple), "knobs are listed where they are checked"
-    variables = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
-    turns = [item.elts if isinstance(item, ast.Tuple) else [item] for item in loop.iter.elts]
-    return [{name: node.value for name, node in zip(variables, turn, strict=True)
-             if isinstance(node, ast.Constant) and isinstance(node.value, str)} for turn in turns]  # fmt: skip
 
 
 # --- command line --------------------------------------------------------------------------------------------------

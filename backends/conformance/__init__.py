@@ -16,8 +16,8 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from ...core.conformance import CheckFailed, Level, Outcome, Report, ended, run_kit
-from ...core.conformance.named import named
 from ...core.errors import ConfigError
+from ...core.named import named
 from ..averager import Averager, find_averager, known_averagers
 from ..in_place import InPlaceAverager
 from . import contract, faults, in_place, in_place_faults, sums

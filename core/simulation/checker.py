@@ -35,9 +35,12 @@ from contextlib import contextmanager
 
 import attrs
 
+from ..config import Config
 from ..diagram import in_words
 from ..engine import Taken, untaken
 from ..errors import ConfigError
+from ..named import is_target
+from ..policy_choice import KNOBS as KNOB_OF
 from ..tables import TABLES, engine_for
 from .action import Action, act
 from .check_report import ENDS, CheckReport, counterexample, in_a_row
@@ -114,7 +117,9 @@ class Bounds:
     def setup(self) -> Setup:
         """The run."""
         more = OF_COLLECTIVE if dict(self.knobs).get("averager") == "collective" else {}
-        return Setup(ranks=self.ranks, samples=self.ranks * self.cycles, knobs={**KNOBS, **more, **dict(self.knobs)})
+        setup = Setup(ranks=self.ranks, samples=self.ranks * self.cycles, knobs={**KNOBS, **more, **dict(self.knobs)})
+        _check_policies(setup.config())
+        return setup
 
     def some_of_its_ranks(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """The same ranks, if they are different ones of this run, and neither one alone nor too many."""
@@ -139,6 +144,16 @@ class Bounds:
         """2 ranks / 1 cycle / 1 drop."""
         numbers = {name: getattr(self, name) for name in ("ranks", "cycles", *AXES)}
         return " / ".join(f"{n} {name if n != 1 else name[:-1]}" for name, n in numbers.items() if n)
+
+
+def _check_policies(config: Config) -> None:
+    """A state is told from others by the spelling of all that is in it, and gone back to by copies (`twin.py`). What a
+    policy of somebody's own remembers has neither; a detector remembers nothing."""
+    for kind, knob in KNOB_OF.items():
+        named = getattr(config, knob)
+        if kind != "detector" and isinstance(named, str) and is_target(named):
+            raise ConfigError(f"{knob} = {named!r} is not allowed in a check: its states have no spelling; leave it "
+                              "out, or take `paceline simulate`, which runs it")  # fmt: skip
 
 
 PROOFS = (

@@ -91,7 +91,7 @@ BY_EMIT = {
     "EpochEnd": "an epoch closed", "Evaluated": "an evaluation came back", "AnchorChanged": "the anchor grew",
 }  # fmt: skip
 OF_JOURNAL = ("accounting", "journal")
-CONSULTED = frozenset({"guard", "cadence"})
+CONSULTED = frozenset({"guard", "cadence", "meta"})
 """Policies whose failures are told by an alert, under these names (C-13)."""
 BY_ALERT = {"checkpoint_failed": "a checkpoint callback failed", "refused": "a rank broke the protocol"}
 

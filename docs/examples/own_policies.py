@@ -1,6 +1,7 @@
-"""Three policies of one's own: a guard, a balancer, a failure detector. docs/guides/write-a-policy.md explains them.
+"""Policies of one's own: guard, balancer, failure detector, meta-controller (docs/guides/write-a-policy.md).
 
     cd docs/examples
+    paceline run --ranks 2 --set guard=own_policies:PatientGuard digits.py
     paceline conform policy own_policies:PatientGuard --kind guard
     paceline conform policy own_policies:EqualSteps --kind cadence
     paceline conform policy own_policies:TwiceTheSlowest --kind detector
@@ -99,3 +100,23 @@ class TwiceTheSlowest:
         if len(usable) < 3:
             return Learned(limits.initial, len(durations))
         return Learned(max(limits.floor, min(2 * max(usable), limits.most)), len(durations))
+
+
+class HalfAtACliff:
+    """Halves the window when the learning rate has fallen to a half or less since the last cycle."""
+
+    def __init__(self):
+        self.rate = None
+
+    def observe(self, lr, anchor, verdict, phase):
+        before, self.rate = self.rate, lr
+        return NudgeDown(0.5) if before and lr is not None and lr <= before / 2 else None
+
+    def saved(self):
+        return {"meta": "half", "rate": self.rate}
+
+    def restore(self, saved):
+        if saved.get("meta") != "half":
+            return False
+        self.rate = saved.get("rate")
+        return True

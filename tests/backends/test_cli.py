@@ -227,6 +227,25 @@ def test_a_coordinator_listens_on_this_host_alone_unless_told_otherwise(monkeypa
     assert bound == ["tcp://127.0.0.1:1337", "tcp://0.0.0.0:0"]
 
 
+@pytest.mark.parametrize("command", [
+    ["run", "--ranks", "2", "--set", "guard=nowhere_at_all:X", "train.py"],
+    ["coordinate", "--ranks", "2", "--set", "cadence=nowhere_at_all:X"],
+    ["simulate", "--seed", "1", "--set", "detector=nowhere_at_all:X"],
+    ["check", "--set", "meta_controller=nowhere_at_all:X", "--set", "policy=cadence"],
+])  # fmt: skip
+def test_a_policy_that_cannot_be_loaded_is_said_before_anything_is_started(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, one line with the knob and the remedy; modules of this directory are found only meanwhile."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    before = list(sys.path)
+    assert call(monkeypatch, *command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nowhere_at_all:X" in line and ("install it" in line or "leave it out" in line)
+    assert sys.path == before and [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
 def test_slow_and_kill_are_read() -> None:
     """Whole and fractional, with and without the unit."""
     assert cli.parse_slow(["1:3", "0:1.5"], 2) == {1: 3.0, 0: 1.5}

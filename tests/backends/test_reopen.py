@@ -14,11 +14,14 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
+from paceline.core.detector import FixedDetector
 from paceline.core.errors import CheckpointError, ConfigError
+from paceline.core.policies import Policies
 from paceline.core.simulation.action import COORDINATOR
 from paceline.core.worker import Worker
 from paceline.transports.journal_file import LEAST_BETWEEN, JournalFile, read_end, read_journal
 
+from conformance.examples import example
 from support.cohort import Cohort
 from support.rank import Rank
 from support.words import hello
@@ -29,11 +32,11 @@ def config(path: Path, **knobs: Any) -> Config:
     return Config(**{"batch_size": 2, "num_epochs": 2, "target_ranks": 2, "anchor": 3, "journal": str(path), **knobs})
 
 
-def kept(path: Path, events: int | None = None, **knobs: Any) -> Coordinator:
+def kept(path: Path, events: int | None = None, policies: Policies | None = None, **knobs: Any) -> Coordinator:
     """The journal of a run of two ranks, cut off after so many events."""
     cohort = Cohort(ranks=2)
     cohort.run()
-    co, file, goes_on = begin(config(path, **knobs), 100.0, None)
+    co, file, goes_on = begin(config(path, **knobs), 100.0, None, policies)
     assert file is not None and not goes_on
     for second, event in cohort.records[COORDINATOR][:events]:
         co.handle(event, second)
@@ -123,6 +126,8 @@ def test_a_journal_that_cannot_be_gone_on_with_is_left_alone(tmp_path: Path) -> 
     refusals: list[tuple[Config, type[Exception], str]] = [
         (attrs.evolve(mine, run_id=b"x" * 16), CheckpointError, "is of run 0000.*PACELINE_RUN_ID"),
         (attrs.evolve(mine, anchor=7), ConfigError, "anchor: .*has 3, this command 7"),
+        (attrs.evolve(mine, guard="none"), ConfigError, "guard: .*has 'level', this command 'none'"),
+        (attrs.evolve(mine, cadence="own:Mine"), ConfigError, "cadence: .*has None, this command 'own:Mine'"),
         (attrs.evolve(mine, journal=str(over)), CheckpointError, "is over"),
         (attrs.evolve(mine, journal=str(of_rank)), CheckpointError, "journal of a rank"),
     ]
@@ -135,6 +140,24 @@ def test_a_journal_that_cannot_be_gone_on_with_is_left_alone(tmp_path: Path) -> 
         begin(mine, 5.0, None)
     begin(attrs.evolve(mine, journal=str(tmp_path / "deep" / "new")), 5.0, None)[1].close()  # type: ignore[union-attr]
     assert run_id_of(over) == mine.run_id
+
+
+def test_a_run_goes_on_with_the_policies_that_it_had(tmp_path: Path) -> None:
+    """M-40, N-13: those that the journal names are loaded again; those of a program are given again, or the run is
+    refused, by the name of what it lacks."""
+    example("own_policies")
+    named, given = tmp_path / "named", tmp_path / "given"
+    guard, mine = "own_policies:PatientGuard", Policies(detector=FixedDetector(9.0))
+    kept(named, 40, guard=guard)
+    kept(given, 40, policies=mine)
+    again, file, _ = begin(config(named, guard=guard), 5.0, None)
+    assert type(again.guard).__name__ == "PatientGuard" and file is not None
+    file.close()
+    with pytest.raises(CheckpointError, match=r"detector: this run has .*:FixedDetector, not .*:LearnedDetector"):
+        begin(config(given), 5.0, None)
+    again, file, goes_on = begin(config(given), 5.0, None, mine)
+    assert goes_on and again.policies.detector == FixedDetector(9.0) and file is not None
+    file.close()
 
 
 def test_the_command_takes_the_run_from_the_journal_and_asks_for_the_token(

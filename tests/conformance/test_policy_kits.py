@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from paceline.backends.cli import cli
 from paceline.core.cadence import Balancer
 from paceline.core.cadence_inputs import WindowReport
-from paceline.core.config import GUARD_NAMES, POLICIES, Config
+from paceline.core.config import DETECTOR_NAMES, GUARD_NAMES, POLICIES, Config
 from paceline.core.conformance import Status
 from paceline.core.conformance.policies import SHIPPED, check_policy, liveness, policy_named
 from paceline.core.coordinator import Coordinator
@@ -47,6 +47,7 @@ def test_what_ships_keeps_its_contract(kind: str, name: str) -> None:
 def test_every_name_of_the_configuration_is_one_of_the_kits() -> None:
     """What a knob can say can be judged, and a name that is none is told those that are."""
     assert tuple(SHIPPED["guard"]) == GUARD_NAMES and tuple(SHIPPED["cadence"]) == POLICIES
+    assert tuple(SHIPPED["detector"]) == DETECTOR_NAMES
     assert [type(SHIPPED["guard"][name]()) for name in GUARD_NAMES] == [LevelGuard, GrowthGuard, NoGuard]
     with pytest.raises(ConfigError, match="no detector 'levle'; those that ship are learned, fixed"):
         policy_named("detector", "levle")
@@ -150,7 +151,7 @@ def test_a_balancer_that_raises_leaves_the_counts_and_ends_no_run() -> None:
     assert world.finished and set(world.co.balancer.counts.values()) == {2}
 
 
-def test_a_snapshot_holds_what_a_balancer_saves_of_itself() -> None:
+def test_a_snapshot_holds_what_a_balancer_saves_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """B-16, N-13: restored with the same policies it goes on alike, with others it is refused."""
     policies = Policies(cadence=Own)
     world = World(Setup(ranks=2, samples=24), policies=policies)
@@ -159,15 +160,11 @@ def test_a_snapshot_holds_what_a_balancer_saves_of_itself() -> None:
     kept = json.loads(json.dumps(world.co.snapshot()))
     twin = Coordinator.restore(world.config, kept, policies=policies)
     assert isinstance(twin.balancer, Own) and twin.snapshot() == world.co.snapshot()
-    with pytest.raises(CheckpointError, match="another balancer"):
-        Coordinator.restore(world.config, kept, policies=Policies(cadence=lambda **knobs: Other(**knobs)))
-
-
-class Other(Balancer):
-    """Takes no record of `Own`."""
-
-    def restore(self, saved: Mapping[str, Any]) -> bool:
-        return "mine" not in saved and super().restore(saved)
+    with pytest.raises(CheckpointError, match=r"cadence: this run has .*:Own, not paceline.core.cadence:Balancer"):
+        Coordinator.restore(world.config, kept)
+    monkeypatch.setattr(Own, "restore", lambda self, saved: False)
+    with pytest.raises(CheckpointError, match="the state of another balancer than Own"):
+        Coordinator.restore(world.config, kept, policies=policies)
 
 
 def test_the_guard_of_the_policies_gives_way_to_the_argument() -> None:

@@ -71,6 +71,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"role_policy": -1}, "M-33"),
     ({"role_limit_s": 0.0}, "M-3"),
     ({"guard": "lyapunov"}, "B-33"),
+    ({"guard": "mypackage:"}, "B-33"),
+    ({"policy": "mypackage:MyBalancer"}, "the knob cadence"),
+    ({"cadence": "fast"}, "B-1"),
+    ({"detector": "lerned"}, "M-11"),
+    ({"meta_controller": "on"}, "B-40"),
     ({"guard": object()}, "B-30"),
     ({"guard": "growth", "guard_threshold": 0.1}, "B-33"),
     ({"guard_threshold": 0.0}, "B-33"),
@@ -116,7 +121,7 @@ def test_no_value_of_any_kind_is_more_than_a_config_error(knob: str) -> None:
         else:
             ratios = isinstance(value, list) and knob in ("speed_ratios", "anchor_hint")
             assert ratios or kinds is Any or isinstance(getattr(config, knob), kinds | int)
-            assert not isinstance(value, bool) or kinds in (Any, bool, bool | None)
+            assert not isinstance(value, bool) or kinds in (Any, bool, bool | None, bool | str)
 
 
 def test_a_type_that_no_check_knows_is_an_error_of_whoever_declares_the_knob() -> None:

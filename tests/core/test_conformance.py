@@ -28,8 +28,8 @@ from paceline.core.conformance import (
     run_kit,
 )
 from paceline.core.conformance.blame import place_of, said
-from paceline.core.conformance.named import named
 from paceline.core.errors import ConfigError, LocalProtocolError, TransportError
+from paceline.core.named import named
 
 DOC = "guides/page.md#heading"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core import meta
@@ -170,3 +171,35 @@ def test_a_nudge_goes_through_the_seam_before_the_guard_and_survives_it():
     assert answer is not None
     assert proposed is not None
     assert balancer.anchor == nudged < before < proposed
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.integers(1, 50), st.booleans()), max_size=12), st.integers(0, 12),
+    st.sampled_from(list(CadencePhase)),
+)  # fmt: skip
+@settings(max_examples=40)
+def test_a_restored_controller_goes_on_alike(cycles, cut, phase):
+    """B-16, N-13: through JSON, at any cycle; the same answers from there on."""
+    first, second = MetaController(), MetaController()
+    for number, (lr, anchor, calm) in enumerate(cycles):
+        if number == cut:
+            assert second.restore(json.loads(json.dumps(first.saved())))
+        verdict = CALM if calm else SUPPRESS
+        answer = first.observe(lr, anchor, verdict, phase)
+        if number >= cut:
+            assert second.observe(lr, anchor, verdict, phase) == answer
+    assert cut >= len(cycles) or second.saved() == first.saved()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"meta": "another"}, {"rates": None}, {"rates": [math.nan]}, {"rates": ["0.1"]}, {"rates": [-1.0]},
+     {"anchors": [0]}, {"anchors": [1.5]}, {"complaints": [1]}, {"complaints": "no"}],
+)  # fmt: skip
+def test_the_history_of_another_one_is_refused(wrong):
+    """B-16: and nothing is changed."""
+    controller = MetaController()
+    observe(controller, [0.1, 0.2])
+    before = controller.saved()
+    assert not controller.restore({**MetaController().saved(), **wrong})
+    assert controller.saved() == before

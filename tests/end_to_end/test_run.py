@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from paceline.backends.checkpoint import load_model
 from paceline.backends.report import account, read_timeline
+from paceline.core.policy_choice import KNOBS
 
 from support.launcher import UNRULY, Command, fresh, left_over, paceline
 
@@ -59,6 +62,29 @@ def test_a_recorded_run_of_real_processes_replays_to_the_same_effects(tmp_path: 
         assert replay.end() == 0
     assert sorted(line.split(":")[0] for line in replay.out) == ["coordinator 1", "rank 0.1", "rank 1.1"]
     assert all(line.endswith("the replay is the same") for line in replay.out)
+
+
+def test_policies_of_ones_own_in_a_run_as_the_guide_says(tmp_path: Path) -> None:
+    """B-30, B-40, O-1, O-8: the command of docs/guides/write-a-policy.md. The timeline and the record name what
+    decided, and the replay loads it again; where it cannot be found the replay says what is missing."""
+    page = (EXAMPLE.parents[1] / "guides" / "write-a-policy.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"paceline run --ranks 2 (--set .*) digits[.]py", page)
+    policies = dict(word.split("=", 1) for word in said.split() if word != "--set")
+    assert sorted(policies) == ["cadence", "detector", "guard", "meta_controller"]
+    shutil.copy(EXAMPLE.parent / "own_policies.py", tmp_path)
+    knobs = [f"--set={knob}={name}" for knob, name in policies.items()]
+    code, command = run("--record=run.jsonl", *knobs, cwd=tmp_path)
+    assert (code, command.err) == (0, [])
+    records = read_timeline(tmp_path / "paceline-run" / "timeline.jsonl")
+    (told,) = [record for record in records if record["event"] == "Policies"]
+    assert {KNOBS[kind]: told[kind] for kind in KNOBS} == policies
+    with paceline("replay", "run.jsonl", cwd=tmp_path) as replay:
+        assert replay.end() == 0
+    assert all(line.endswith("the replay is the same") for line in replay.out)
+    (tmp_path / "own_policies.py").unlink()
+    with paceline("replay", "run.jsonl", cwd=tmp_path) as replay:
+        assert replay.end() == 2
+    assert "there is no module 'own_policies' here; run from the directory that holds it" in replay.err[-1]
 
 
 # --- a rank ends -----------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import trio
 
 from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, ended, raising, run_kit
 from ...core.conformance.blame import leaves, place_of, waiting
-from ...core.conformance.named import named
 from ...core.errors import ConfigError
+from ...core.named import named
 from ..api import Capabilities, Channel, Credentials, Transport
 from ..registry import find_transport
 

@@ -1,8 +1,4 @@
-"""The policies that ship, by the names that a user gives them: the knobs `guard` and `policy` of a run.
-
-A failure detector is chosen in the program of an embedder, not by a knob (`paceline.core.policies.Policies`); the two
-that ship have names here all the same, so that they can be judged like the others.
-"""
+"""The policies that ship, by the names that a user gives them: the knobs `guard`, `policy` and `detector` of a run."""
 
 from __future__ import annotations
 
@@ -17,8 +13,8 @@ from ...config import GUARD_NAMES, POLICIES, Config
 from ...detector import FixedDetector, LearnedDetector
 from ...errors import ConfigError
 from ...guard import chosen
+from ...named import named
 from ...policies import Cadence
-from ..named import named
 
 __all__ = ["SHIPPED", "policy_named"]
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 from ...guard import GuardInput
+from ...named import lacking
 from ...policies import Cadence, CadenceFactory
+from ...policy_choice import tried
 from ...simulation.dice import Dice
 from .. import Kit, accepting, ensure
 
@@ -28,12 +30,7 @@ WILD = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e-308, 1e308, 1.0, 40.0, 100.
 
 def cadence(make: CadenceFactory, **knobs: Any) -> Cadence:
     """A balancer for `RANKS` with an anchor of 10, as a coordinator makes one; `knobs` replace what it is given."""
-    given: dict[str, Any] = dict(
-        ranks=list(RANKS), anchor=10, min_anchor=10, max_anchor=200, overhead_target=0.05, growth_applies=True,
-        max_batch_diff=None, cap=None, relax_allowed=False, speed_ratios=None, anchor_ratios=None,
-        hardware=None,
-    )  # fmt: skip
-    return make(**{**given, **knobs})
+    return tried(make, **{"ranks": list(RANKS), **knobs})
 
 
 def stated_claims(make: Callable[..., Any], made: object) -> tuple[str, ...]:
@@ -47,8 +44,7 @@ def stated_claims(make: Callable[..., Any], made: object) -> tuple[str, ...]:
 
 def ensure_shape(made: object, kind: type) -> None:
     """What was made has everything that its protocol names."""
-    due = [name for name in vars(kind) if not name.startswith("_")]
-    missing = [name for name in due if not hasattr(made, name)]
+    missing, due = lacking(made, kind), lacking(object(), kind)
     ensure(not missing, f"{type(made).__name__} has no {', '.join(missing)}; a {kind.__name__} has {', '.join(due)}")
 
 

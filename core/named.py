@@ -1,4 +1,4 @@
-"""What a plug-in that is not installed is called: `module:name`."""
+"""What a plug-in that is not installed is called: `module:name`; and what is made of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,40 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..errors import ConfigError
+from .errors import ConfigError
 
-__all__ = ["named"]
+__all__ = ["is_target", "lacking", "made", "named"]
+
+
+def is_target(text: str) -> bool:
+    """Whether a text is written as `module:name`."""
+    module, _, name = text.partition(":")
+    return bool(module and name)
+
+
+def lacking(made: object, shape: type) -> list[str]:
+    """What a protocol names and what was made does not have."""
+    return [name for name in vars(shape) if not name.startswith("_") and not hasattr(made, name)]
+
+
+def made(make: Callable[[], Any], what: str, shape: type) -> Any:
+    """What a factory makes, when it has everything that the protocol `shape` names. `what` is what it is for.
+
+    Raises:
+        ConfigError: it raises, or something is missing.
+    """
+    try:
+        thing = make()
+    except Exception as failure:
+        why = f"{type(failure).__name__}: {failure}"
+        raise ConfigError(
+            f"{what} cannot be made: {why}; docs/guides/write-a-policy.md says how it is called"
+        ) from failure
+    missing = lacking(thing, shape)
+    if missing:
+        raise ConfigError(f"{what} cannot be used: a {type(thing).__name__} has no {', '.join(missing)}; what a "
+                          f"{shape.__name__.lower()} needs is in docs/guides/write-a-policy.md")  # fmt: skip
+    return thing
 
 
 def named(target: str, what: str) -> Callable[..., Any]:
@@ -20,7 +51,7 @@ def named(target: str, what: str) -> Callable[..., Any]:
         ConfigError: it cannot be had. The text says which part of the target is at fault and what to write instead.
     """
     module, _, name = target.partition(":")
-    if not module or not name:
+    if not is_target(target):
         raise ConfigError(f"{what} {target!r} is not written as module:name; name a class, or a function that makes it")
     found: Any = _imported(module, f"{what} {target!r} cannot be loaded")
     for part in name.split("."):
