@@ -41,6 +41,7 @@ from .events import (
     RoundReduced,
     Tick,
 )
+from .given import OF_COORDINATOR, check_parts
 from .guard import Guard
 from .instants import LATEST, late_after, wrong_time
 from .joining import Joins
@@ -102,6 +103,8 @@ class Coordinator:
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
                  guard: Guard | None = None, resume: Resume | None = None,
                  policies: Policies | None = None, host: str = "") -> None:  # fmt: skip
+        self.policies = Policies() if policies is None else policies
+        check_parts(config, now, guard, resume, self.policies)
         self.config = config
         self.host = host
         self.generation = 1
@@ -162,13 +165,13 @@ class Coordinator:
         if self.handling:
             raise LocalProtocolError("handle was called from inside handle; queue the event (N-12)")
         try:
-            if not self.now <= now <= LATEST:
+            if now.__class__ is bool or not self.now <= now <= LATEST:
                 raise wrong_time(self.now, now)
         except TypeError:
             raise wrong_time(self.now, now) from None
         received = event.__class__ is Received
-        if not received and not isinstance(event, CoordinatorEvent):
-            raise LocalProtocolError(f"{type(event).__name__} is not an event of the coordinator")
+        if not received:
+            OF_COORDINATOR.check(event)
         self.handling, self.now = True, now
         self.records.append((now, event))
         try:

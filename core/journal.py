@@ -26,6 +26,7 @@ from .effects import Ready
 from .errors import CheckpointError, InvariantError, LocalProtocolError
 from .events import CoordinatorEvent, WorkerEvent
 from .guard import Guard
+from .instants import shown
 from .plain import decode, encode
 from .policies import Policies
 from .snapshots import freeze
@@ -44,6 +45,7 @@ __all__ = [
     "first_difference",
     "head",
     "head_of",
+    "in_order",
     "replay",
 ]
 
@@ -132,6 +134,17 @@ def batch_of(plain: Any) -> Ready:
     if not isinstance(plain, Mapping) or not all(isinstance(plain.get(key), list) for key in ("in", "out")):
         raise CheckpointError("this line of a journal holds no events and effects")
     return Ready(tuple(decode_record(record) for record in plain["in"]), tuple(decode(e) for e in plain["out"]))
+
+
+def in_order(clock: float, ready: Ready) -> float:
+    """The second of the last event of a batch whose first one comes at second `clock` or later. Raises
+    `CheckpointError`: a machine takes events in the order of time, so lines in another one are damage."""
+    for second, _ in ready.records:
+        if second < clock:
+            raise CheckpointError(f"time goes back from {shown(clock, 6)} to {shown(second, 6)}: lines of this file "
+                                  "are doubled, or are not in their order")  # fmt: skip
+        clock = second
+    return clock
 
 
 # --- again -----------------------------------------------------------------------------------------------------------
