@@ -104,8 +104,8 @@ class Coordinator:
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
                  guard: Guard | None = None, resume: Resume | None = None,
                  policies: Policies | None = None, host: str = "") -> None:  # fmt: skip
-        policies = Policies() if policies is None else policies
-        check_parts(config, now, guard, resume, policies)
+        given = Policies() if policies is None else policies
+        check_parts(config, now, guard, resume, given)
         self.config = config
         self.host = host
         self.generation = 1
@@ -125,7 +125,7 @@ class Coordinator:
         self.sessions = Sessions(self)
         self.book = Book(0, 1, 1, 0, True)
         self.balancer: Cadence = Balancer(ranks=[])
-        self.guard, self.meta, self.policies = choose(config, policies, guard)
+        self.guard, self.meta, self.policies = choose(config, given, guard)
         self.schema: Schema | None = None
         self.schema_hash = b""
         self.dataset: bytes | None = None
