@@ -20,6 +20,7 @@ from .detector import Learned
 from .dispatch.holds import why_held
 from .errors import LocalProtocolError
 from .finish import UNHEALTHY_REFUSALS
+from .instants import shown
 from .ladder import EXCLUDE_AT, STEP, Stage, learned, rungs, step_clock
 from .phases import PENDING, VOTER, PeerPhase, RunPhase
 from .reasons import CODES
@@ -64,8 +65,8 @@ class Reason:
         who = "" if self.rank is None else f"rank {self.rank} "
         whom = f", waits for {list(self.waiting_for)}" if self.waiting_for else ""
         do = f"; {self.action}" if self.action else ""
-        until = "no time ends it" if self.until is None else f"until {self.until:.1f} s"
-        return f"{self.code} {who}{self.what}{whom} ({self.rule}); since {self.since:.1f} s, {until}{do}"
+        until = "no time ends it" if self.until is None else f"until {shown(self.until, 1)} s"
+        return f"{self.code} {who}{self.what}{whom} ({self.rule}); since {shown(self.since, 1)} s, {until}{do}"
 
 
 new_reason: Callable[..., Reason] = maker(Reason)

@@ -363,11 +363,13 @@ def conformance_page() -> str:
         "A kit tells whether a plug-in keeps its contract: `paceline conform` ([command line](command-line.md)). The "
         "id of a check never changes. A check that needs a capability is run when the plug-in claims it; else it is "
         "reported as not claimed, after a look whether the capability is really lacking where that can be told. What "
-        "fails at L0, or at T101, or has a call that never comes back, cannot be judged further: the checks after it "
-        "are reported as not checked (with pytest each check stands alone). A check is taken to hang after "
+        "fails at L0, or at T101 or T320, or has a call that never comes back, cannot be judged further: the checks "
+        "after it are reported as not checked (with pytest each check stands alone). A check is taken to hang after "
         "`--patience` seconds, and has then failed in the name of that call; so a kit ends, whatever the plug-in does, "
-        "within twice that and the time that its other checks need. A call that holds the interpreter itself (a loop "
-        "in C) lets no check end: the command then prints where every thread is, and ends with 1 and without a report."
+        "within twice that and the time that its other checks need. A call that raises what ends a program, such as "
+        "`SystemExit`, has failed likewise, and the checks after it are run. A call that holds the interpreter itself "
+        "(a loop in C) lets no check end: the command then prints where every thread is, and ends with 1 and without a "
+        "report."
     ) + "\n"]  # fmt: skip
     out += ["## The report\n", prose(
         "`--json FILE` writes one JSON object, UTF-8, with a line end. It holds no time and no date, and of a file of "
