@@ -30,6 +30,9 @@ BLOCKS = (1, 1, 1, 2, 2, 2, 2, 5, 16)
 """Blocks of a model."""
 MODEL_S = (0.2, 4.0, 20.0)
 """Seconds that a whole model needs to leave over the fastest link."""
+LATENCY_S = (0.01, 0.05, 0.2)
+"""Latency of the fastest link. A rank that is asked for the id of a session has 5 s for both ways (M-32), so a link that
+is six times slower must still be good for that."""
 SLOW_LINK = 0.25
 """Share of the ranks whose link is slower than that of the others, by up to the factor of the profile."""
 
@@ -116,12 +119,12 @@ def draw_pace(ranks: int, blocks: int, wild: Profile, dice: Dice) -> Pace:
     """Some ranks are as fast as can be, some slower by up to the factor of the profile; and so are their links, each
     with a latency and a bandwidth of its own."""
     steps = tuple(STEP_S * (1.0 if dice.chance(0.5) else dice.between(1.0, wild.slow)) for _ in range(ranks))
-    copy_s, latency_s, part_s = dice.pick((0.1, 1.0)), dice.pick((0.01, 0.05, 1.0)), dice.pick(MODEL_S) / blocks
+    copy_s, latency_s, part_s = dice.pick((0.1, 1.0)), dice.pick(LATENCY_S), dice.pick(MODEL_S) / blocks
 
     def of_links(seconds: float) -> list[float]:
         return [seconds * (dice.between(1.0, wild.slow) if dice.chance(SLOW_LINK) else 1.0) for _ in range(ranks)]
 
     return Pace(
-        step_s=steps, copy_s=copy_s, latency_s=of_links(latency_s), part_s=of_links(part_s), reduce_s=dice.pick((0.1, 5.0)),
-        callback_s=dice.pick((1.0, 60.0)), write_s=dice.pick((1.0, 30.0)),
+        step_s=steps, copy_s=copy_s, latency_s=of_links(latency_s), part_s=of_links(part_s),
+        reduce_s=dice.pick((0.1, 5.0)), callback_s=dice.pick((1.0, 60.0)), write_s=dice.pick((1.0, 30.0)),
     )  # fmt: skip

@@ -11,10 +11,10 @@ A run has two halves. In the first faults strike, and every invariant must hold 
 are healed, who hung or was stopped goes on, and the run must come to its end within a bound (liveness): converge, serve
 fresh cycles, finish its epochs. Only then is it known that nothing waits for what will never come.
 
-Bytes on a link arrive in order, after the latency of that link, and bulk no faster than its bandwidth; a message that is
-lost takes its link with it, as TCP does. A link that is blocked in one direction (`mute`, `deafen`) holds back what is
-under way. The kinds `drop`, `duplicate`, `overtake` and their like are what no link does: they show that the machines
-notice.
+Bytes on a link arrive in order, after the latency of that link, and bulk no faster than its bandwidth. A message that
+is lost takes its link with it, as TCP does. A link that is blocked in one direction (`mute`, `deafen`) holds back what
+is under way. The kinds `drop`, `duplicate`, `overtake` and their like are what no link does: they show that the
+machines notice.
 """
 
 from __future__ import annotations
