@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..core.errors import CheckpointError
 from ..core.schema import Schema
+from .flat import view_of
 from .layout import FlatLayout, allocate
 from .tensor_file import FORMAT_NAMES, TensorItem, write_tensors
 
@@ -46,7 +47,9 @@ def save_model(path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor]
     first: dict[tuple[object, ...], str] = {}
     items = []
     for name, tensor in tensors.items():
-        key = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if not isinstance(tensor, torch.Tensor):
+            raise CheckpointError(f"{target}: {name} is a {type(tensor).__name__}, which only pickle could write (K-7)")
+        key = view_of(tensor)
         if tensor.numel() and key in first:
             aliases[name] = first[key]
             continue

@@ -46,12 +46,11 @@ def parse_budget(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def parse_symmetry(text: str) -> tuple[int, int]:
-    """`1,2`: two ranks. Raises `ConfigError`."""
-    found = re.fullmatch(r"(\d{1,3}),(\d{1,3})", text, re.ASCII)
-    if found is None:
-        raise ConfigError(f"--symmetry {text!r} is not allowed: write two ranks, such as 1,2")
-    return int(found[1]), int(found[2])
+def parse_symmetry(text: str) -> tuple[int, ...]:
+    """`1,2` or `1,2,3`: ranks. Raises `ConfigError`."""
+    if re.fullmatch(r"\d{1,3}(,\d{1,3})+", text, re.ASCII) is None:
+        raise ConfigError(f"--symmetry {text!r} is not allowed: write ranks with commas, such as 1,2")
+    return tuple(map(int, text.split(",")))
 
 
 @click.command()
@@ -69,7 +68,7 @@ def parse_symmetry(text: str) -> tuple[int, int]:
 @click.option("--budget", metavar="TIME", help="Time until a search is cut; 60s by default, none with --prove.")
 @click.option("--all-orders", is_flag=True, help="Explore also orders that cannot matter; many times the states.")
 @click.option("--all-notes", is_flag=True, help="Tell apart states that differ in notes nobody decides by; likewise.")
-@click.option("--symmetry", metavar="A,B", help="Two ranks that may change places: half the states. Looked at in each.")
+@click.option("--symmetry", metavar="A,B,...", help="Ranks that may change places: fewer states. Looked at in each.")
 @click.option("--prove", is_flag=True, help="Explore the configurations that releases are checked with, to the end.")
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(min=1), metavar="N",
               help="With --prove: processes that explore them.")
@@ -97,7 +96,7 @@ def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: boo
     same = None if symmetry is None else parse_symmetry(symmetry)
     for one in bounds:
         if same is not None:
-            one.two_of_its_ranks(same)
+            one.some_of_its_ranks(same)
     jobs = [_Job(one, seconds, not all_orders, not all_notes, same) for one in bounds]
     found = []
     for report in _reports(jobs, min(processes, len(jobs))):
@@ -125,7 +124,7 @@ class _Job:
     seconds: float
     reduce: bool
     forget: bool
-    symmetry: tuple[int, int] | None
+    symmetry: tuple[int, ...] | None
 
 
 def _run(job: _Job, *, alone: bool) -> CheckReport:

@@ -64,7 +64,8 @@ def KIT_OPTIONS(command: Command) -> Command:
         click.option("--check", "only", multiple=True, metavar="ID", help="Only this check, repeatable."),
         click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE",
                      help="Write the report there, as docs/reference/conformance.md says."),
-        _seconds("--patience", "patience_s", help="After this a check is taken to hang, and has failed.  "
+        _seconds("--patience", "patience_s", help="After this a check is taken to hang, and has failed. More than "
+                                                  "the default is more for all times that are not given.  "
                                                   "[default: 60 for a policy, else 120]"),
         click.option("--list", "list_only", is_flag=True, help="Name the checks and run none."),
     )):  # fmt: skip

@@ -19,7 +19,7 @@ from ..core.schema import EntryClass, Schema
 from .layout import BUFFERS_ALIVE, Field, FlatLayout, allocate
 from .schema import named_tensors, schema_of
 
-__all__ = ["FlatLayout", "FlatModel", "Snapshot"]
+__all__ = ["FlatLayout", "FlatModel", "Snapshot", "view_of"]
 
 HOW = ("overwrite", "blend")
 
@@ -87,6 +87,17 @@ class FlatModel:
         _copy_out(self.static, self._tensors(self.static.fields), memory)
         return Snapshot(self.static, memory, schema_of(self.model).hash())
 
+    def copies(self) -> dict[str, torch.Tensor]:
+        """The model's `state_dict` in the processor's memory, deep (W-26), for who writes it while the training goes on
+        (K-7). Names of one tensor share one copy; what is no tensor is passed as it is."""
+        live: dict[str, torch.Tensor] = self.model.state_dict()
+        tensors = [tensor for tensor in live.values() if isinstance(tensor, torch.Tensor)]
+        _fence(tensors)
+        views = {view_of(tensor): tensor for tensor in tensors}
+        made = {view: tensor.detach().to("cpu", copy=True) for view, tensor in views.items()}
+        _fence(tensors)
+        return {name: made[view_of(x)] if isinstance(x, torch.Tensor) else x for name, x in live.items()}
+
     def adopt_static(self, flat: memoryview) -> None:
         """Overwrite the frozen and local entries with those of a donor (M-24), in place."""
         _check_length(flat, self.static)
@@ -139,6 +150,11 @@ class FlatModel:
                 )
             found.append(tensor.detach())
         return found
+
+
+def view_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """What two tensors share that are the same view of one storage."""
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def _check_length(flat: memoryview, layout: FlatLayout) -> None:

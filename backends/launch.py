@@ -264,10 +264,11 @@ class LocalRun:
             self.watcher.notice(f"{self._failed(child).text}; the run goes on without it")
 
     def _failed(self, child: _Child) -> Outcome:
-        """What is to be said of a rank that failed; the last line of a traceback or error says what it was."""
+        """What is to be said of a process that failed; the last line of a traceback or error says what it was."""
         code, last = child.exit_code, child.last_lines[-1] if child.last_lines else ""
         why = f": {last.removeprefix('paceline: ')}" if code and last else ""
-        return Outcome(code if code and code > 0 else 1, f"rank {child.rank} {_describe(code)}{why}")
+        who = "the coordinator" if child.rank is None else f"rank {child.rank}"
+        return Outcome(code if code and code > 0 else 1, f"{who} {_describe(code)}{why}")
 
     def _lost(self, coordinator: _Child) -> None:
         """The coordinator ended without a word."""
@@ -291,8 +292,13 @@ class LocalRun:
             raised = [child for child in raised if child.rank not in self._dead]  # it failed after the training
         elif status == "stopped" or not all(child.exit_code for child in ranks):
             raised = []
-        end = self._failed(raised[0]) if raised else Outcome(EXIT_CODES[status], self._finish["text"])
-        return attrs.evolve(end, saved=status in ("ok", "stopped"))
+        coordinator = self._children[0]
+        saved = status in ("ok", "stopped") and coordinator.exit_code == EXIT_CODES[status]
+        if raised:
+            return attrs.evolve(self._failed(raised[0]), saved=saved)
+        if status in ("ok", "stopped") and not saved:
+            return self._failed(coordinator)  # it could not write what the run came to (K-8)
+        return Outcome(EXIT_CODES[status], self._finish["text"], saved)
 
     def last_lines(self, rank: int) -> list[str]:
         """The end of what a rank wrote to its error output."""

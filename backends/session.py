@@ -27,16 +27,17 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core.config import OWN_STATES
 from ..core.dispatch.permutation import decode, partition
-from ..core.errors import CheckpointError, ConfigError, LocalProtocolError, PacelineError
+from ..core.errors import ConfigError, LocalProtocolError, PacelineError
 from ..core.messages import NO_RANK, IntentKind, Outcome
 from ..core.worker import stop_error
 from .bundle import check_file
-from .checkpoint import load_flat, restore_optimizer, save_model, save_optimizer
+from .checkpoint import load_flat, restore_optimizer
 from .chunk import Chunk
 from .connection import Connection, Environment, connect
 from .data import Collator, Upcoming, dataset_identity
-from .duties import Callbacks, consensus_in
+from .duties import Callbacks
 from .flat import FlatModel, Snapshot
+from .rank_files import RankFiles
 from .schema import schema_of
 from .terminal import LeaveSignals, say_errors_in_one_line
 from .trace import Tracer
@@ -117,6 +118,7 @@ class Session:
         self._config: dict[str, Any] = dict(self._connection.welcome.config)
         self._signals = LeaveSignals()
         self._tracer = Tracer(self._environment.trace, self.rank)
+        self._files = RankFiles(self._flat, optimizer, self._connection.driver.feed)
         self._chunk: Chunk | None = None
         self._parked = False
         self._averaging = False
@@ -412,23 +414,7 @@ class Session:
         return self._connection.link.retained if differs else None
 
     def _save(self, order: fx.Save) -> None:
-        """K-11: the optimizer file always, the model if this rank is the saver; an error never blocks the exit. A
-        bundle of the consensus has no optimizer file (K-7)."""
-        begun, error = time.monotonic(), None
-        stem = order.stem or "paceline"
-        try:
-            if order.optimizer:
-                own = {"rank": str(self.rank), "version": str(order.version)}
-                save_optimizer(f"{stem}.rank{self.rank}.optim.safetensors", self.optimizer, own)
-            if order.model:
-                name = f"{stem}.model.safetensors" if order.optimizer else f"{stem}.safetensors"
-                with consensus_in(self._flat, None if order.optimizer else self._consensus()):
-                    save_model(name, self.model.state_dict(), {"version": str(order.version)})
-        except (CheckpointError, OSError) as failure:
-            error = str(failure)
-        elapsed = (time.monotonic() - begun) * 1000
-        kind = "save" if order.optimizer else "consensus"
-        self._connection.driver.feed(ev.ActionDone(kind, order.decision_id, order.version, elapsed, error))
+        self._files.write(self.rank, order, self._consensus())
 
     # --- ends ----------------------------------------------------------------------------------------------------
 
@@ -467,5 +453,6 @@ class Session:
         self._over = True
         atexit.unregister(self._abandon)
         self._connection.join()
+        self._files.settle()  # after the last words: nobody else waits for this disk
         self._tracer.close(self.local_step)
         self._signals.restore()

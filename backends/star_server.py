@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,15 +30,13 @@ from ..transports.api import Channel
 from ..transports.codec import decode_record, encode_record
 from ..transports.driver import CoordinatorDriver
 from .averager import Averager, RoundEvent
+from .backlog import Backlog, left_out
 from .layout import FlatLayout, header_block
 from .tensor_file import replacing, save_flat
 from .transfer import Passage, Relay
 
 __all__ = ["StarServer"]
 
-BUNDLES_WAITING = 4
-"""Bundles that may wait for the disk, each with a consensus in memory. The oldest that is not being written gives way:
-a disk that slow delays no average (K-7)."""
 MAX_HEADER = 64 * 1024
 """Most bytes of a contribution header: it is a small map, and memory is given before it is read (N-25)."""
 
@@ -80,7 +77,7 @@ class StarServer:
         self._changed = trio.Event()
         self._announced: dict[int, tuple[int, int]] = {}
         self._told: dict[int, _Told] = {}
-        self._bundles: deque[_Bundle] = deque()
+        self._bundles: Backlog[_Bundle] = Backlog()
         self._record: dict[str, Any] | None = None
         self._driver: CoordinatorDriver | None = None
         self._busy = False
@@ -296,17 +293,12 @@ class StarServer:
             await self._changed.wait()
 
     def _queue(self, bundle: _Bundle) -> None:
-        """Behind what waits. A newer bundle of the same name replaces one that has not been begun."""
-        waiting = list(self._bundles)[1:]
-        same = [old for old in waiting if old.order.stem == bundle.order.stem]
-        gives_way = same or waiting[: max(0, len(waiting) + 1 - BUNDLES_WAITING)]
-        for old in gives_way:
-            self._bundles.remove(old)
+        replaced, gone = self._bundles.put(bundle.order.stem, bundle)
+        for old in (*replaced, *gone):
             old.held.close()
-            if not same and self._driver is not None:
-                error = f"{old.order.stem}.safetensors was left out: the disk is slower than the bundles come"
-                self._driver.post(ev.ConsensusSaved(old.order.decision_id, old.order.version, error))
-        self._bundles.append(bundle)
+        for order in (old.order for old in gone):
+            if self._driver is not None:
+                self._driver.post(ev.ConsensusSaved(order.decision_id, order.version, left_out(order.stem)))
 
     def _bundle(self, order: fx.SaveConsensus) -> _Bundle:
         """What lies in the averager now is what the order means; the next average may be under way."""
@@ -320,7 +312,7 @@ class StarServer:
         while True:
             while not self._bundles:
                 await self._changed.wait()
-            bundle = self._bundles[0]
+            bundle = self._bundles.first
             order = bundle.order
             path = Path(f"{order.stem}.safetensors")
             with bundle.held, trio.CancelScope(shield=True):
@@ -331,7 +323,7 @@ class StarServer:
                     error = await _attempt(_write_record, path, bundle)
                     self.failure = error
                     driver.post(ev.MetaWritten(order.decision_id, order.version, error))
-            self._bundles.popleft()
+            self._bundles.done()
             self._notify()
 
     def _write_consensus(self, path: Path, bundle: _Bundle) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from .detector import Limits
 from .errors import ConfigError
 from .knob_types import check_types
 
@@ -297,7 +298,7 @@ class Config:
         """Whether dispatch streams one chunk per window (G-11)."""
         return self.policy != "sync" if self.progressive is None else self.progressive
 
-    @property
+    @functools.cached_property  # as are these, with every event
     def barrier_paced(self) -> bool:
         """Whether no rank crosses an averaging or epoch barrier: every policy but async."""
         return self.policy != "async"
@@ -307,22 +308,37 @@ class Config:
         """The elastic blend of async (R-17), default 0.5; None where adoption overwrites."""
         return None if self.policy != "async" else (0.5 if self.easgd_alpha is None else self.easgd_alpha)
 
-    @property
+    @functools.cached_property
     def staleness_s(self) -> float:
         """Silence after which a peer is gone, exceeded strictly (M-3)."""
         return self.heartbeat_timeout_s * self.time_scale
 
-    @property
+    @functools.cached_property
     def reduce_ceiling(self) -> float:
         """Seconds without evidence after which a pending cycle is stalled, exceeded strictly (M-15)."""
         own = self.reduce_ceiling_s
         return (max(10 * self.heartbeat_timeout_s, 300.0) if own is None else own) * self.time_scale
 
-    @property
+    @functools.cached_property
     def window_ceiling(self) -> float:
         """Seconds without progress after which a window is stalled (M-16)."""
         own = self.window_ceiling_s
         return 2 * self.reduce_ceiling if own is None else own * self.time_scale
+
+    @functools.cached_property
+    def step_limits(self) -> Limits:
+        """Between which a learned deadline of a step may lie (M-11)."""
+        return self._limits(self.window_ceiling)
+
+    @functools.cached_property
+    def cycle_limits(self) -> Limits:
+        """The same of what a rank owes in a cycle (M-11)."""
+        return self._limits(self.reduce_ceiling)
+
+    def _limits(self, ceiling: float) -> Limits:
+        most = ceiling / 2
+        return Limits(initial=self.scaled(self.suspect_initial_s), most=most, suspect_k=self.suspect_k,
+                      floor=min(self.scaled(self.suspect_floor_s), most))  # fmt: skip
 
     def scaled(self, seconds: float) -> float:
         """A duration under `time_scale` (M-3); heartbeat and beacon are never scaled."""

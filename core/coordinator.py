@@ -16,7 +16,7 @@ The common event is a `Batch`. It updates counters and ends there unless one of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from . import attachment, gates, ladder, membership, seldom
@@ -47,7 +47,7 @@ from .joining import Joins
 from .ledger import Resume, take_over
 from .meta import MetaController
 from .peer import Peer
-from .phases import CyclePhase, RunPhase
+from .phases import ALIVE, CyclePhase, RunPhase
 from .policies import Cadence, Policies
 from .retention import CONFIRM_EVERY
 from .roles import Roles
@@ -57,6 +57,7 @@ from .sessions import Sessions
 from .snapshots import of_coordinator, restore_coordinator, unkept
 from .tables import engine_for
 from .telling import tell_many, tell_one
+from .values import maker
 
 __all__ = ["Coordinator"]
 
@@ -81,6 +82,7 @@ ROUND_EVENTS = (RoundReduced, RoundAborted, RoundProgress)
 FILE_EVENTS = (ConsensusSaved, MetaWritten)
 ACCEPT, STALLED, STOPPED = Kind.ACCEPT, CyclePhase.STALLED, RunPhase.STOPPED
 """Asked for with every event; see `phases.py`."""
+new_ready: Callable[..., Ready] = maker(Ready)
 
 
 class Coordinator:
@@ -191,14 +193,14 @@ class Coordinator:
 
     def take_ready(self) -> Ready:
         """The events since the last call, for the journal (M-40), and their effects, to be performed in order."""
-        ready = Ready(tuple(self.records), tuple(self.outbox))
+        ready = new_ready(tuple(self.records), tuple(self.outbox))
         self.records.clear()
         self.outbox.clear()
         return ready
 
     def poll_timeout(self) -> float | None:
         """The monotonic second at which a `Tick` is due; None after the end."""
-        return None if self.run.phase == STOPPED else self.deadline
+        return None if self.run.phase is STOPPED else self.deadline
 
     def explain(self, rank: int | None = None) -> list[Any]:
         """Why what does not move does not move (O-4); see `explain.py`."""
@@ -259,16 +261,17 @@ class Coordinator:
         ):  # fmt: skip
             self._tell_stale(message, peer)
             return
-        if peer.alive:
+        if peer.phase in ALIVE:
             peer.last_seen = self.now  # M-2: one that is said again is a frame of it, too
-            if message.report_seq <= peer.report_seq:
+            number, due = message.report_seq, peer.report_seq + 1
+            if number < due:
                 self.fence(message.rank, "repeated")  # M-42: sent again, or overtaken by what was sent again
                 return
-            if message.report_seq != peer.report_seq + 1:
-                self._violation(peer, f"report {peer.report_seq + 1} is missing, {message.report_seq} came")
+            if number != due:
+                self._violation(peer, f"report {due} is missing, {number} came")
                 return
-            peer.report_seq += 1
-            if not peer.report_seq % CONFIRM_EVERY and peer.attached:
+            peer.report_seq = due
+            if not due % CONFIRM_EVERY and peer.attached:
                 self._say_alive((peer.rank,))  # N-9
             if message.control_seq > peer.handled_seq and not peer.acknowledge(message.control_seq):
                 self._violation(peer, f"control message {message.control_seq} is confirmed and was never sent")
@@ -279,7 +282,7 @@ class Coordinator:
             if self.cycle.phase is STALLED and name in NO_PART_OF_A_SAVE:
                 return  # C-44: that it came is all there is to it
         row = self.peer_engine.fire(peer, name, message)
-        if name in CYCLE_REPORTS and row.kind is ACCEPT:
+        if row.kind is ACCEPT and name in CYCLE_REPORTS:
             row = self.cycle_engine.fire(self.cycle, name, message)
         if row.kind is ACCEPT:
             if name not in QUIET:

@@ -32,7 +32,7 @@ class Limits:
     suspect_k: float
 
 
-@attrs.frozen
+@value
 class Learned:
     """A deadline in seconds, and the numbers behind it: median and spread are None where too little is known."""
 

@@ -337,8 +337,8 @@ class Evaluate:
 
 @value
 class Save:
-    """Write files (K-11): the optimizer file if `optimizer`, model and outer state if `model`; then say
-    `ActionDone("save")`, or `ActionDone("consensus")` for a bundle of the consensus, which has no optimizer (K-7)."""
+    """Write files (K-11): the optimizer file if `optimizer`, the model if `model`; then say `ActionDone("save")`. A
+    bundle of the consensus has no optimizer, no step waits for it, and its end is `ActionDone("consensus")` (K-7)."""
 
     decision_id: int
     version: int

@@ -7,7 +7,7 @@ so that nobody has to take it on trust.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,11 +20,11 @@ from .detector import Learned
 from .dispatch.holds import why_held
 from .errors import LocalProtocolError
 from .finish import UNHEALTHY_REFUSALS
-from .ladder import Stage, learned, rungs, step_clock
-from .phases import CyclePhase, PeerPhase, RunPhase
+from .ladder import STEP, Stage, learned, rungs, step_clock
+from .phases import PENDING, VOTER, PeerPhase, RunPhase
 from .reasons import CODES
 from .roles import EPOCH, EVALUATE
-from .values import value
+from .values import maker, value
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Reason", "explain"]
 
 
+LEAD = m.ThrottleReason.LEAD
 Numbers = Mapping[str, float | int | None]
 
 HELD = {
@@ -66,6 +67,9 @@ class Reason:
         return f"{self.code} {who}{self.what}{whom} ({self.rule}); since {self.since:.1f} s, {until}{do}"
 
 
+new_reason: Callable[..., Reason] = maker(Reason)
+
+
 def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     """All that is not moving; with a rank, what keeps that one: its own reasons and those of the whole run. A rank that
     is gone has none of its own. Raises `LocalProtocolError` for one that never had a seat."""
@@ -84,7 +88,11 @@ def _everything(co: Coordinator) -> list[Reason]:
     if co.run.phase in (RunPhase.SHUTTING_DOWN, RunPhase.STOPPED):
         return _ending(co)
     peers = [co.peers[rank] for rank in co.alive]
-    reasons = [reason for peer in peers for reason in (*_of_rank(co, peer), *_refused(co, peer))]
+    reasons: list[Reason] = []
+    for peer in peers:
+        reasons += _of_rank(co, peer)
+        if peer.refusals_in_row:
+            reasons.append(_refused(peer))
     reasons += _renewing(co)
     if co.run.below_min_since is not None:
         what = f"too few ranks: {co.alive_count} of {co.config.min_ranks}; others may join"
@@ -162,13 +170,11 @@ def _busy(co: Coordinator, duty: Duty) -> Reason:
     return _reason(code, duty.rank, what, duty.since, co.actions.until(duty), (duty.rank,), numbers, rule=rule)
 
 
-def _refused(co: Coordinator, peer: Peer) -> list[Reason]:
+def _refused(peer: Peer) -> Reason:
     """E27: what it ships is not taken; its next contribution shows whether it is whole again (D-12)."""
-    if not peer.refusals_in_row:
-        return []
     what = f"had {peer.refusals_in_row} contributions refused in a row, {UNHEALTHY_REFUSALS} end it"
-    return [_reason("E27", peer.rank, what, peer.since.refused, None, (peer.rank,),
-                    {"refused": peer.refusals_in_row, "limit": UNHEALTHY_REFUSALS})]  # fmt: skip
+    return _reason("E27", peer.rank, what, peer.since.refused, None, (peer.rank,),
+                   {"refused": peer.refusals_in_row, "limit": UNHEALTHY_REFUSALS})  # fmt: skip
 
 
 def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
@@ -182,16 +188,16 @@ def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
     duty = co.actions.under_way(rank)
     if duty is not None:
         return [_busy(co, duty)]
-    if peer.phase != PeerPhase.VOTER:
+    if peer.phase is not VOTER:
         return [_outside(co, peer)]
     if co.joins.consensus_lost and (peer.satisfied or not co.book.holdings(rank).in_flight_batches):
         what = "waits for the averager, which asks a rank for the consensus that it lacks"
         return [_reason("E11", rank, what, co.joins.lost_at, None, tuple(co.voters), rule="M-44")]
-    if cycle.phase == CyclePhase.PENDING:
+    if cycle.phase is PENDING:
         waits = _in_cycle(co, peer)
         if waits is not None:
             return [waits]
-    if peer.throttled == m.ThrottleReason.LEAD:
+    if peer.throttled is LEAD:
         numbers = {"lead": peer.steps - co.low, "limit": co.config.max_batch_diff}
         since = peer.since.parked
         return [_reason("E08", rank, "is parked by the lead limit", since, None, _holding(co), numbers)]
@@ -203,11 +209,11 @@ def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
 
 def _training(co: Coordinator, peer: Peer) -> Reason:
     """E01, E02, E14: it owes steps and has what to take them on. What a step may take is learned (M-11)."""
-    known, clock = learned(co, peer, Stage.STEP), step_clock(co, peer)
+    known, clock = learned(co, peer, STEP), step_clock(co, peer)
     since = max(peer.last_progress, peer.since.work)
     numbers = {"steps": peer.steps, "quota": peer.quota, **_learned(known)}
-    if Stage.STEP in peer.climb.suspected and co.now > clock + known.seconds:
-        until = _next_rung(co, peer, Stage.STEP, clock, known)
+    if STEP in peer.climb.suspected and co.now > clock + known.seconds:
+        until = _next_rung(co, peer, STEP, clock, known)
         return _reason("E14", peer.rank, _late("step", known), since, until, (peer.rank,), numbers)
     code, until = "E02" if peer.total_steps == 0 else "E01", max(clock, since) + known.seconds
     return _reason(code, peer.rank, f"trains: {peer.steps} of {peer.quota} steps", since, until, (), numbers)
@@ -330,5 +336,4 @@ def _holding(co: Coordinator) -> tuple[int, ...]:
 
 def _reason(code: str, rank: int | None, what: str, since: float, until: float | None, waiting_for: tuple[int, ...],
             numbers: Numbers | None = None, action: str = "", *, rule: str = "") -> Reason:  # fmt: skip
-    return Reason(code=code, rank=rank, what=what, rule=rule or CODES[code].rule, since=since, until=until,
-                  waiting_for=waiting_for, numbers=numbers or {}, action=action)  # fmt: skip
+    return new_reason(code, rank, what, rule or CODES[code].rule, since, until, waiting_for, numbers or {}, action)

@@ -111,6 +111,7 @@ class Joins:
         """M-6: the ranks have begun from what they brought, and the averager has seen none of it. It lacks the version
         as after a restart, and asks for it while the first window is trained."""
         self.consensus_lost = self.co.config.averager not in RANKS_WRITE
+        self.lost_at = self.co.now
 
     def arrived(self, event: RoundProgress | RoundReduced | RoundAborted) -> None:
         """The data plane speaks of a transfer: the averager has its consensus back (M-44)."""

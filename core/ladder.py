@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from .detector import Learned, Limits, judged
+from .detector import Learned, judged
 from .effects import Emit
 from .phases import CyclePhase, PeerPhase, RunPhase
 from .values import state
@@ -55,6 +55,10 @@ class Stage(IntEnum):
     ACK = 2
     STEP = 3
     COLLECTIVE = 4
+
+
+STEP = Stage.STEP
+"""Asked for about every rank; see `phases.py`."""
 
 
 @state
@@ -113,11 +117,9 @@ class Climb:
 def learned(co: Coordinator, peer: Peer, stage: Stage) -> Learned:
     """M-11: what the failure detector says from the last durations; a first step has a deadline of its own."""
     config = co.config
-    if stage == Stage.STEP and peer.total_steps == 0:
+    if stage is STEP and peer.total_steps == 0:
         return Learned(config.scaled(config.first_step_s), 0)
-    most = (config.window_ceiling if stage == Stage.STEP else config.reduce_ceiling) / 2
-    limits = Limits(initial=config.scaled(config.suspect_initial_s), most=most, suspect_k=config.suspect_k,
-                    floor=min(config.scaled(config.suspect_floor_s), most))  # fmt: skip
+    limits = config.step_limits if stage is STEP else config.cycle_limits
     return judged(co.policies.detector, tuple(peer.climb.durations[stage]), limits)
 
 

@@ -6,8 +6,8 @@ book's entry of this rank and three counters of the coordinator, and never looks
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import Any
 
 import attrs
 
@@ -15,15 +15,11 @@ from . import gates
 from . import messages as m
 from .attachment import Attachment
 from .effects import Alert, Emit
-from .errors import InvariantError
 from .ladder import Climb, Stage
 from .phases import IDLE, PENDING, PeerPhase
 from .policies import forget
 from .roles import CHECKPOINT, EVALUATE
 from .values import state, value
-
-if TYPE_CHECKING:
-    from .dispatch.book import InFlight
 
 __all__ = ["Lost", "Peer"]
 
@@ -64,7 +60,7 @@ class Window:
         else:
             self.delivered_ms += batch_ms + data_ms
             self.delivered_batches += 1
-        if loss is not None and math.isfinite(loss):
+        if loss is not None and isfinite(loss):
             self.loss_sum += loss
             self.loss_count += 1
 
@@ -158,8 +154,9 @@ class Peer(Attachment):
 
     def samples_fit(self, event: m.Batch) -> bool:
         """The step had exactly the picks the plan gives it (D-11)."""
-        head = self.co.book.head(self.rank)
-        return head is not None and event.samples == self.co.book.samples_due(head)
+        book = self.co.book
+        head = book.head(self.rank)
+        return head is not None and event.samples == book.samples_due(head)
 
     def void(self, event: m.Batch) -> bool:
         """A step on a basis that was refused since (C-8)."""
@@ -167,7 +164,7 @@ class Peer(Attachment):
 
     def void_batch(self, event: m.Batch) -> None:
         """Its picks return to the pool and it changes nothing else (C-8). The training thread lives (M-2)."""
-        self.co.book.void_step(self.rank, self._head())
+        self.co.book.void_step(self.rank)
         self.last_step_count = event.step_count
         self._progress("Batch")
         self.co.returned = self.co.urgent = True
@@ -180,30 +177,27 @@ class Peer(Attachment):
 
     def count_batch(self, event: m.Batch) -> None:
         """C-8, C-20, D-11, and the counters of C-4."""
-        co = self.co
+        co, loss = self.co, event.batch_loss
+        now, cycle = co.now, co.cycle.phase
         self.last_step_count = event.step_count
         if self.progress_kind == "Batch":  # anything else in between was a wait for others
-            self.climb.remember(STEP, co.now - self.last_progress)
-        self.last_progress, self.progress_kind = co.now, "Batch"
-        self.steps += 1
+            self.climb.remember(STEP, now - self.last_progress)
+        else:
+            self.progress_kind = "Batch"
+        self.last_progress = now
+        self.steps = steps = self.steps + 1
         self.total_steps += 1
-        if self.steps == 1:
+        if steps == 1:
             co.movers += 1
-        self.window.count(event.batch_ms, event.data_ms, event.batch_loss)
-        self.loss = event.batch_loss
-        co.book.count_step(self.rank, self._head(), event.cycle)
-        if not self.satisfied and self.steps >= self.quota:
+        self.window.count(event.batch_ms, event.data_ms, loss)
+        self.loss = loss
+        co.book.count_step(self.rank, event.cycle)
+        if not self.satisfied and steps >= self.quota:
             gates.note_satisfied(co, self)
-        if co.cycle.phase == PENDING:
-            self.climb.stepped(co.now)
-        if self.steps > co.park_above or (co.short == 0 and co.cycle.phase == IDLE):
+        if cycle is PENDING:
+            self.climb.stepped(now)
+        if steps > co.park_above or (co.short == 0 and cycle is IDLE):
             co.urgent = True
-
-    def _head(self) -> InFlight:
-        head = self.co.book.head(self.rank)
-        if head is None:
-            raise InvariantError(f"D-12: rank {self.rank} stepped without a plan, and the guards let it pass")
-        return head
 
     def holds_plans(self, event: m.Metrics) -> bool:
         """Whether the rank holds these plans, oldest first (D-9)."""

@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
 import operator
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from math import isfinite
 from typing import Any, Protocol
 
 import attrs
@@ -76,7 +76,7 @@ def encoder(array: Callable[[list[Any]], Any], mapping: Callable[[list[tuple[str
     def encode(thing: Any) -> Any:
         """`thing` as plain data. Raises `LocalProtocolError` for what is none of the core's, such as an open file."""
         kind = type(thing)
-        if kind in ATOMS:
+        if kind in ATOMS or (kind is float and isfinite(thing)):
             return thing
         speller = spellers.get(kind)
         if speller is None:
@@ -88,10 +88,11 @@ def encoder(array: Callable[[list[Any]], Any], mapping: Callable[[list[tuple[str
 
 def _speller(kind: Any, encode: Encode, array: Encode, mapping: Encode) -> Encode:
     """How things of one class are written."""
-    if kind is float:
-        return lambda thing: thing if math.isfinite(thing) else mapping([("is", "float"), ("of", repr(thing))])
+    if kind is float:  # those that are not finite
+        return lambda thing: mapping([("is", "float"), ("of", repr(thing))])
     if issubclass(kind, IntEnum):
-        return lambda thing: mapping([("is", _name(kind)), ("of", int(thing))])
+        name = ("is", _name(kind))
+        return lambda thing: mapping([name, ("of", int(thing))])
     if issubclass(kind, bytes):
         return lambda thing: mapping([("is", "bytes"), ("of", thing.hex())])
     if issubclass(kind, tuple):

@@ -27,7 +27,7 @@ import attrs
 
 from .values import state
 
-__all__ = ["CONFIRM_EVERY", "MOST_BYTES", "MOST_MESSAGES", "Retained", "weight", "weights"]
+__all__ = ["CONFIRM_EVERY", "MOST_BYTES", "MOST_MESSAGES", "Retained", "weigher", "weight", "weights"]
 
 MOST_MESSAGES = 4096
 MOST_BYTES = 4 << 20
@@ -46,7 +46,15 @@ Measure = int | str
 def weight(message: Any) -> int:
     """Bytes that a message takes on the wire, never too few. The core knows no codec, so it counts what every codec
     has to carry: names, numbers, text."""
-    return FRAME_BYTES + _size(message)
+    kind: type = type(message)
+    return weigher(kind)(message)
+
+
+@functools.cache
+def weigher(kind: type) -> Callable[[Any], int]:
+    """`weight` of messages of this class only, for who weighs many of them."""
+    look: Callable[[Any], int] = _compiled(f"lambda it: {FRAME_BYTES} + {_measure(kind, 'it')}")
+    return look
 
 
 def weights(like: Any, own: Mapping[str, Sequence[Any]]) -> Iterable[int]:
@@ -154,9 +162,10 @@ class Retained:
     def append(self, number: int, message: Any, size: int) -> bool:
         """Keep the message that has just been given this number, the next one of its lane, and its weight. Whether the
         keeper is `overfull` now, said here because every sender asks."""
-        self.kept.append((number, size, message))
-        self.bytes += size
-        return self.bytes > MOST_BYTES or len(self.kept) > MOST_MESSAGES
+        kept = self.kept
+        kept.append((number, size, message))
+        self.bytes = held = self.bytes + size
+        return held > MOST_BYTES or len(kept) > MOST_MESSAGES
 
     def get(self, number: int) -> Any | None:
         """The message with this number; None if it is not kept any more."""
@@ -164,8 +173,9 @@ class Retained:
 
     def release(self, confirmed: int) -> None:
         """Everything up to this number has arrived."""
-        while self.kept and self.kept[0][0] <= confirmed:
-            self.bytes -= self.kept.popleft()[1]
+        kept = self.kept
+        while kept and kept[0][0] <= confirmed:
+            self.bytes -= kept.popleft()[1]
 
     def clear(self) -> None:
         """The lane is over."""

@@ -166,7 +166,7 @@ class Run:
     def work_done(self, event: object) -> bool:
         """C-25: the last epoch is closed, or a cycle armed after the stop has finished, or nobody held steps."""
         co = self.co
-        if co.cycle.phase != CyclePhase.IDLE or co.save_issued:
+        if co.cycle.phase != CyclePhase.IDLE or co.save_issued or self.awaits_consensus:
             return False
         if co.book.first_live >= co.book.num_epochs:
             return True
@@ -183,7 +183,20 @@ class Run:
 
     def final_open(self, event: object) -> bool:
         """The final evaluation has neither a result nor run out of time or candidates (K-17)."""
-        return self.co.actions.final_open()
+        return self.co.actions.final_open() or self.awaits_consensus
+
+    @property
+    def awaits_consensus(self) -> bool:
+        """K-4, M-44: what a clean end leaves is about to be given to the averager, which lacks it; a run that ends
+        before its first average from what its ranks have brought would leave nothing else (M-6). A donor has as long as
+        an averager has for a round (M-16)."""
+        co = self.co
+        asked = co.joins.consensus_lost and co.config.save_path is not None and bool(co.voters)
+        return asked and co.now <= self._given_until
+
+    @property
+    def _given_until(self) -> float:
+        return self.co.cycle.idle_since + self.co.config.reduce_ceiling
 
     def shut_down(self, event: object) -> None:
         """M-53: the averager's consensus is written, then everyone is told once."""
@@ -341,6 +354,8 @@ class Run:
         config = self.co.config
         timed = (self.save_deadline, self.exit_deadline, self.rejoin_deadline)
         due = [d for d in timed if d is not None and d > self.co.now]
+        if self.awaits_consensus:
+            due.append(math.nextafter(self._given_until, math.inf))
         if self.phase == RunPhase.FORMING:
             if self.window_closed:
                 due.append(self.closed_at + config.scaled(config.formation_s))

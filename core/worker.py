@@ -13,7 +13,7 @@ methods below. Effects run before the phase flips.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import attrs
@@ -27,7 +27,7 @@ from .instants import LATEST, wrong_time
 from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
 from .tables import engine_for
-from .values import state
+from .values import maker, state
 from .worker_link import WorkerLink, checks_state
 
 __all__ = ["Worker", "WorkerSettings"]
@@ -41,6 +41,8 @@ ACCEPT, TURNED_DOWN = Kind.ACCEPT, (Kind.REFUSED, Kind.VIOLATION)
 IN_COLLECTIVE, STOPPED, TRAINING = WorkerPhase.IN_COLLECTIVE, WorkerPhase.STOPPED, WorkerPhase.TRAINING
 DEAF = (STOPPED, IN_COLLECTIVE)
 """Asked for with every event; see `phases.py`."""
+new_ready: Callable[..., Ready] = maker(Ready)
+NAMES = {phase: phase.name.lower() for phase in WorkerPhase}
 
 
 @attrs.frozen(kw_only=True)
@@ -133,20 +135,20 @@ class Worker(WorkerLink):
 
     def take_ready(self) -> Ready:
         """The events since the last call, for the journal (M-40), and their effects, in order."""
-        ready = Ready(tuple(self.records), tuple(self.outbox))
+        ready = new_ready(tuple(self.records), tuple(self.outbox))
         self.records.clear()
         self.outbox.clear()
         return ready
 
     def poll_timeout(self) -> float | None:
         """The monotonic second at which a `Tick` is due, or None when nothing is timed."""
-        if self.phase == STOPPED:
+        if self.phase is STOPPED:
             return None
         due = self.link_due()
         if self.drain_until is not None and self.drain_until < due:
             due = self.drain_until
-        if self.session_deadline is not None and self.session_deadline < due:
-            due = self.session_deadline
+        if self.session_until is not None and (session := self.session_deadline) is not None and session < due:
+            due = session
         return due
 
     def snapshot(self) -> tuple[Any, ...]:
@@ -186,8 +188,8 @@ class Worker(WorkerLink):
             self.reports.release(message.report_seq)
         if self.phase == STOPPED:
             return
-        if type(message) in AT_ONCE:
-            self._fire(type(message).__name__, message)
+        if message.__class__ in AT_ONCE:
+            self._fire(message.__class__.__name__, message)
             if not self.inbox and isinstance(message, m.Control):  # else it would pass what still waits (section 3)
                 self.control_handled = self.control_seen
             return
@@ -265,11 +267,11 @@ class Worker(WorkerLink):
         self.outbox.append(Stop("failed", f"the coordinator broke the protocol: {text}"))
 
     def _tick(self, now: float) -> None:
-        if self.phase == STOPPED:
+        if self.phase is STOPPED:
             return
         if self.linked and now >= self.last_beat + self.settings.heartbeat_s:
             self.last_beat = now
-            self.report(m.Heartbeat, step_count=self.local_step, state=self.phase.name.lower())
+            self.report(m.Heartbeat, step_count=self.local_step, state=NAMES[self.phase])
         due = self.judge_link(now)
         if due is not None:
             self._fire(due, None)

@@ -26,7 +26,7 @@ from . import messages as m
 from .effects import Dial, Publish, Reporting, Stop
 from .events import LinkLost
 from .phases import WorkerPhase
-from .retention import Retained, weight
+from .retention import Retained, weigher
 from .values import maker, state
 from .worker_collective import NO_SESSION, WorkerCollective
 from .worker_notices import NO_CYCLE
@@ -55,6 +55,9 @@ def pause_s(run_id: bytes, rank: int, attempt: int) -> float:
 def checks_state(welcome: m.Welcome) -> bool:
     """Whether in the formation that this life is welcomed to each rank keeps the state it brings (M-6)."""
     return welcome.config.get("initial_state") == "check"
+
+
+reporting = maker(Reporting)
 
 
 @state
@@ -92,15 +95,16 @@ class WorkerLink(WorkerCollective):
             generation = self.snapshot_generation
         number = self.report_seq = self.report_seq + 1
         cls: Any = kind
-        made = maker(cls)
-        self.put(made(own.run_id, generation, own.rank, own.incarnation, number, self.control_handled, **fields))
+        made = maker(cls)(own.run_id, generation, own.rank, own.incarnation, number, self.control_handled, **fields)
+        self.put(number, made, weigher(cls)(made))
 
-    def put(self, report: m.Report) -> None:
-        """A report that has its number goes on the lane, and is kept while its life may be gone on with (N-9)."""
+    def put(self, number: int, report: m.Report, size: int) -> None:
+        """The report of this number goes on the lane, and is kept, with its weight, while its life may be gone on with
+        (N-9)."""
         if self.claims:
-            self.reports.append(report.report_seq, report, weight(report))
+            self.reports.append(number, report, size)
         if self.linked:
-            self.outbox.append(Reporting(report))
+            self.outbox.append(reporting(report))
 
     # --- losing it -----------------------------------------------------------------------------------------------
 
@@ -237,7 +241,8 @@ class WorkerLink(WorkerCollective):
         """When a Tick may have something to say about the link: exceeded strictly, like every silence (M-3)."""
         if not self.linked:
             return self.look_until
-        beat, silent = self.last_beat + self.settings.heartbeat_s, self.last_heard + self.settings.staleness_s
+        own = self.settings
+        beat, silent = self.last_beat + own.heartbeat_s, self.last_heard + own.staleness_s
         return beat if beat <= silent or self.saving is not None else math.nextafter(silent, math.inf)
 
     def judge_link(self, now: float) -> str | None:

@@ -9,14 +9,15 @@ from . import messages as m
 from .effects import AbandonPlan, Adopt, Extend, Park, Publish, TakeSnapshot, Train, Unpark
 from .events import ChunkDone, ConsensusStaged, RoundBroken, SnapshotTaken, StepDone
 from .phases import WorkerPhase
+from .retention import weigher
 from .values import maker, state
 from .worker_actions import WorkerActions
 from .worker_notices import NO_CYCLE
 
 __all__ = ["WorkerOrders"]
 
-new_batch = maker(m.Batch)
-"""The one report that each step sends."""
+new_batch, weigh_batch = maker(m.Batch), weigher(m.Batch)
+"""Of the one report that each step sends."""
 
 
 @state
@@ -27,16 +28,16 @@ class WorkerOrders(WorkerActions):
 
     def count_step(self, event: StepDone) -> None:
         """W-2: both counters, the Batch report, and the learning rate if it changed."""
-        self.local_step += 1
+        self.local_step = step = self.local_step + 1
         self.steps_since_avg += 1
         own, number, hand, part = self.settings, self.report_seq + 1, self.hand, event.part
         self.report_seq = number
         plan = hand[part] if part < len(hand) else hand[-1]  # parts are trained in order, and the one at hand is named
-        self.put(new_batch(  # `report`, without a word by name
+        batch = new_batch(  # `report`, without a word by name
             own.run_id, own.generation, own.rank, own.incarnation, number, self.control_handled, self.cycle,
-            plan.plan_id, self.local_step, event.samples, event.batch_ms, event.data_ms, event.loss,
-            event.param_norm,
-        ))  # fmt: skip
+            plan.plan_id, step, event.samples, event.batch_ms, event.data_ms, event.loss, event.param_norm,
+        )  # fmt: skip
+        self.put(number, batch, weigh_batch(batch))
         if event.lr is not None and event.lr != self.last_lr:
             self.last_lr = event.lr
             self.report(m.LrUpdate, lr=event.lr, position=self.position - 1)

@@ -14,7 +14,7 @@ import io
 import re
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,11 +33,13 @@ OLD_WAYS = re.compile(r"\b17\.([12]) (#\d+(?:(?:,| and|, and) #\d+)*)")
 
 
 class Rule(NamedTuple):
-    """A line of rules.toml. `later` names the feature that a rule waits for, empty for a rule that is in force."""
+    """A line of rules.toml. `later` names the feature that a rule waits for, empty for a rule that is in force; `lacks`
+    are parts of a rule in force that wait, each with its feature."""
 
     id: str
     title: str
     later: str
+    lacks: tuple[tuple[str, str], ...]
     group: str
 
 
@@ -61,7 +63,8 @@ def rules() -> dict[str, Rule]:
             if name in found:
                 raise SystemExit(f"docs/rules.toml has {name} twice")
             known = told if isinstance(told, dict) else {"title": told}
-            found[name] = Rule(name, known["title"], known.get("later", ""), group)
+            lacks = tuple(known.get("lacks", {}).items())
+            found[name] = Rule(name, known["title"], known.get("later", ""), lacks, group)
     return found
 
 
@@ -191,7 +194,7 @@ def page() -> str:
         "each.\n",
         f"{len(known)} rules; {len(known) - len(waiting)} are in force. The others wait for a feature that this "
         "version does not have. None of\nthese features has an issue yet, so each stands here by its own name:\n",
-        *_waiting(waiting),
+        *_waiting(list(known.values())),
     ]
     group = ""
     for rule in known.values():
@@ -202,18 +205,25 @@ def page() -> str:
     return "\n".join(out)
 
 
-def _waiting(late: list[Rule]) -> Iterator[str]:
-    """A line per feature that rules wait for, with these rules."""
-    features = dict.fromkeys(rule.later for rule in late)
+def _waiting(known: list[Rule]) -> Iterator[str]:
+    """A line per feature that rules wait for, with these rules and with those that lack a part until then."""
+    waited_for = [[rule.later, *dict(rule.lacks).values()] for rule in known]
+    features = dict.fromkeys(feature for each in waited_for for feature in each if feature)
     for feature in features:
-        links = ", ".join(f"[{rule.id}](#{rule.id.lower()})" for rule in late if rule.later == feature)
-        yield f"- {feature}: {links}"
+        whole = _links(rule for rule in known if rule.later == feature)
+        part = _links(rule for rule in known if feature in dict(rule.lacks).values())
+        yield f"- {feature}: {whole}" + (f"; a part of {part}" if part else "")
     yield ""
+
+
+def _links(some: Iterable[Rule]) -> str:
+    return ", ".join(f"[{rule.id}](#{rule.id.lower()})" for rule in some)
 
 
 def _entry(rule: Rule) -> str:
     lines = [f"### {rule.id}\n", f"{rule.title}\n"]
     facts = [f"waits for: {rule.later}, a feature of no issue yet"] if rule.later else []
+    facts += [f"without {part}: that waits for {feature}, a feature of no issue yet" for part, feature in rule.lacks]
     facts += [f"row of [{name}](../machines/{name}.md): `{row}`" for name, row in rows().get(rule.id, [])]
     facts += _by_file("code", code_citations().get(rule.id, set()))
     facts += _by_file("tests", test_citations().get(rule.id, set()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -119,3 +120,17 @@ def test_a_rule_that_waits_says_for_what(rules: ModuleType) -> None:
 
     for rule in waiting:
         assert f"### {rule.id}\n\n{rule.title}\n\n- waits for: {rule.later}" in page
+
+
+def test_a_rule_of_which_a_part_waits_says_which_and_for_what(rules: ModuleType) -> None:
+    """K-7, K-11: a rule in force that is not built as a whole must not read as if it were."""
+    page = rules.page()
+    known = rules.rules().values()
+    parts = [(rule, part, feature) for rule in known for part, feature in rule.lacks]
+
+    assert {"K-7", "K-11"} <= {rule.id for rule, _, _ in parts}
+    assert {feature for _, _, feature in parts} <= {rule.later for rule in known}, "a feature that is still to come"
+    for rule, part, feature in parts:
+        assert not rule.later
+        assert f"### {rule.id}\n\n{rule.title}\n\n- without {part}: that waits for {feature}" in page
+        assert re.search(rf"^- {feature}: .*; a part of .*\[{rule.id}\]", page, re.M)

@@ -30,6 +30,8 @@ __all__ = ["CHECK_S", "KIT", "Subject", "averager_named", "check_averager", "cla
 
 CHECK_S = 120.0
 """The seconds that a check may take, where nothing else is said: over a slow wire, among many processes, too."""
+CALL_S = 10.0
+"""The seconds that one call of a check may take then; more where a check is given more, and never less."""
 
 CHECKED = (contract, sums, faults, in_place, in_place_faults)
 """The modules that hold the checks; importing them fills the kit."""
@@ -69,7 +71,7 @@ def check_averager(
     level: Level = Level.L3,
     only: Sequence[str] = (),
     on_outcome: Callable[[Outcome], None] | None = None,
-    patience_s: float = 10.0,
+    patience_s: float | None = None,
     over: str | None = None,
     processes: bool = False,
     check_s: float = CHECK_S,
@@ -82,7 +84,8 @@ def check_averager(
     Args:
         target: its name in the report.
         level, only: which checks.
-        patience_s: a call in place, or a block over a transport, that takes longer is taken to hang.
+        patience_s: a call in place, or a block over a transport, that takes longer is taken to hang. Left open, a part
+            of `check_s`, and 10 s at least.
         over: the transport over which blocks travel, `scheme://address` or `module:factory@scheme://address`; left
             open, they are handed over in memory. For an averager that ships.
         processes: whether each rank lives in a process of its own, and may be killed; else ranks are threads. For one
@@ -95,6 +98,7 @@ def check_averager(
             transport.
         TransportError: nobody can listen at `over`.
     """
+    patience_s = patience_s or max(CALL_S, check_s * CALL_S / CHECK_S)
     claims = claims_of(make, check_s)
     name = target or str(getattr(make, "name", getattr(make, "__name__", "averager")))
     ensure_suits(name, claims, over, processes)

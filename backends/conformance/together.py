@@ -6,7 +6,6 @@ A rank that does not come out of a call in `Subject.patience_s` is taken to hang
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ...core.conformance import CheckFailed, NotChecked, ensure
+from ...core.conformance import Call, CheckFailed, NotChecked, ensure
 from ...core.conformance.blame import said
 from ...core.effects import AbortCollective, BuildSession, MakeSessionId, RunCollective, ShareState
 from ...core.events import CollectiveDone, CollectiveFailed
@@ -48,27 +47,12 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloa
 """The step between 1 and the next value: an average in place may be summed in the dtype of its entry (R-13, R-22)."""
 
 
-@attrs.define(eq=False)
-class Running:
+@attrs.define(eq=False, kw_only=True)
+class Running(Call[Any]):
     """A call of one rank on its way: what it returned or raised, once `over`."""
 
     rank: int
     what: str
-    over: threading.Event = attrs.field(factory=threading.Event)
-    found: Any = None
-    raised: Exception | None = None
-
-    def begin(self, call: Callable[[], Any]) -> None:
-        """In a thread that no exit of the interpreter waits for."""
-
-        def run() -> None:
-            try:
-                self.found = call()
-            except Exception as error:
-                self.raised = error
-            self.over.set()
-
-        threading.Thread(target=run, daemon=True, name=f"rank {self.rank}: {self.what}").start()
 
 
 @attrs.define(eq=False)
@@ -108,9 +92,9 @@ class Crew:
 
     def begin(self, rank: int, what: str, call: Callable[[], Any]) -> Running:
         """Start a call of one rank."""
-        running = Running(rank, what)
+        running = Running(call, f"rank {rank}: {what}", rank=rank, what=what)
         self.started.append(running)
-        running.begin(call)
+        running.begin()
         return running
 
     def end(self, *runnings: Running) -> dict[int, Any]:
@@ -206,7 +190,12 @@ def crew(subject: Subject, ranks: Collection[int], *, gamma: float = 1.0, scale:
             made.enter(ranks)
         yield made
     finally:
-        made.leave()
+        try:
+            made.leave()
+        finally:
+            for running in made.started:
+                if not running.over.is_set():
+                    running.end()
 
 
 def ensure_near(

@@ -11,11 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import trio
 
-from ...core.conformance import CheckFailed, accepting
+from ...core.conformance import Call, CheckFailed, accepting, ended
+from ...core.errors import TransportError
 from ...core.messages import BulkBlock, Contribution, RoundKey, RoundKind, RoundResult
 from ...transports.api import Channel
 from ...transports.codec import decode_record, encode_record
@@ -41,7 +43,8 @@ class Wire:
         self._token: trio.lowlevel.TrioToken
         self._over: trio.Event
         self._up = threading.Event()
-        self.failure: BaseException | None = None
+        self._serving: Call[None]
+        self._failure: Exception | None = None
 
     def carry(self, block: BulkBlock, data: memoryview, memory: memoryview, *, up: bool) -> BulkBlock:
         """One block from a rank to the coordinator (`up`) or back, into `memory`; the header as it came. `CheckFailed`
@@ -70,8 +73,9 @@ class Wire:
                     await end.aclose()
                 raise
 
-        found: BulkBlock = trio.from_thread.run(bounded, trio_token=self._token)
-        return found
+        # Who carries waits as long as a block may take and its channel may take to close; a loop that blocks is ended.
+        call = partial(trio.from_thread.run, bounded, trio_token=self._token)
+        return ended(call, 2 * self._patience_s, stop=self._serving.end)
 
     async def serve(self, bench: Bench) -> None:
         """Hold the door open until `close`."""
@@ -80,25 +84,30 @@ class Wire:
             self._up.set()
             await self._over.wait()
 
-    def start(self, bench: Bench) -> threading.Thread:
-        """Run it in a thread of its own, which is up when this returns."""
+    def start(self, bench: Bench) -> None:
+        """Run it in a thread of its own, which is up when this returns; what cannot be listened at is raised."""
 
         def main() -> None:
             try:
                 trio.run(self.serve, bench)
-            except BaseException as failure:
-                self.failure = failure
-            self._up.set()
+            except Exception as failure:
+                self._failure = failure
+            finally:
+                self._up.set()
 
-        thread = threading.Thread(target=main, name="the wire of the kit", daemon=True)
-        thread.start()
-        self._up.wait()
-        return thread
+        self._serving = Call(main, "the wire of the kit")
+        self._serving.begin()
+        if not self._up.wait(2 * self._patience_s):
+            raise TransportError(f"nobody can listen at {bench.target}: {self._serving.end()}")
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """End `serve`, if it has not ended by itself."""
         with suppress(trio.RunFinishedError):
-            trio.from_thread.run_sync(self._over.set, trio_token=self._token)
+            self._token.run_sync_soon(self._over.set)
+        if not self._serving.still and not self._serving.over.wait(2 * self._patience_s):
+            self._serving.end()
 
 
 @contextmanager
@@ -106,14 +115,11 @@ def wired(over: str, patience_s: float) -> Iterator[Wire]:
     """A wire over the transport `over`, a URL or `module:factory@url` as in `bench_for`. What cannot be listened at is
     raised as it is."""
     wire = Wire(patience_s)
-    thread = wire.start(bench_for(over))
-    if wire.failure is not None:
-        raise wire.failure
+    wire.start(bench_for(over))
     try:
         yield wire
     finally:
         wire.close()
-        thread.join()
 
 
 class Carried:

@@ -27,7 +27,7 @@ loop nor what a plug-in is.
 from __future__ import annotations
 
 from .kit import Check, CheckFailed, Kit, Level, NotChecked, accepting, ensure, raising
-from .limit import Stuck, ended
+from .limit import Call, Stuck, ended
 from .report import OUTCOME_FIELDS, REPORT_FIELDS, Outcome, Report, Status
 from .runner import PATIENCE_S, Run, run_check, run_kit
 
@@ -35,6 +35,7 @@ __all__ = [
     "OUTCOME_FIELDS",
     "PATIENCE_S",
     "REPORT_FIELDS",
+    "Call",
     "Check",
     "CheckFailed",
     "Kit",

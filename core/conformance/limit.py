@@ -4,16 +4,27 @@ A policy that loops, a factory that waits for a lock and a dial that blocks its 
 ever, and no exception of theirs tells of it. So whoever runs a check waits beside it, on whatever thread it is, and
 gives it up when its time is over: `Stuck`, which names the call of the plug-in that was still on the way.
 
-The thread is then ended by an exception raised inside it, which comes as soon as it runs Python code again. One that
-waits in the system for longer than that stays behind, asleep, and keeps no program from ending. A loop that holds the
-interpreter itself, such as `max(itertools.count())`, lets no other thread see the time; a kit in a process of its own
-is ended all the same (`paceline conform`).
+A thread cannot be killed, but what it runs is Python, so it can be made to raise:
+
+1. It is *told*: an exception is raised in it, which ends it as soon as it runs Python code again, and whatever it holds
+   is put back on the way out.
+2. One that catches whatever is raised in it is *put to rest*: the next exception never comes to be, because making it
+   waits for good. Wherever it stood, it stands there asleep from then on, with all that it holds, and costs no time.
+3. One that waits in the system takes neither, and is asleep already. What waits there to be raised is withdrawn, and
+   put to it again later, less and less often, so that one which wakes up after all and loops is put to rest then.
+
+It is looked at before. Where it may hold a lock that all others need, such as that of a log, nothing is raised in it,
+and it is looked at again a little later.
+
+None of them keeps a program from ending. A loop that holds the interpreter itself, such as `max(itertools.count())`,
+lets no other thread see the time; a kit in a process of its own is ended all the same (`paceline conform`).
 """
 
 from __future__ import annotations
 
 import contextvars
 import ctypes
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -21,19 +32,30 @@ from typing import Any, Generic, TypeVar, cast
 
 import attrs
 
-from .blame import standing
+from .blame import shares, standing
 from .kit import CheckFailed
 
-__all__ = ["Stuck", "ended"]
+__all__ = ["Call", "Stuck", "ended"]
 
 Result = TypeVar("Result")
+Stop = Callable[[], "str | None"]
+
 SLICES = 10
 """In how many waits a limit is spent: a process that was stopped for an hour has lost one of them, not all."""
 STOP_S = 0.4
-"""How long what was asked to end may take to put things back."""
-AGAIN_S, MOST_AGAIN = 0.05, 20
-"""How long after that, and how often, what still goes on is told again: it may catch whatever is raised in it. Nobody
-waits for that."""
+"""How long what was told to end may take to put things back."""
+TOLD_AGAIN, AGAIN_S = 2, 0.05
+"""How often, and after how long each time, one that has caught what it was told is told again."""
+REST_S = 10.0
+"""How long one that is known to run may take to be put to rest. It takes one turn of its loop; this is for a machine
+that does not let it run at all."""
+LOOK_S = 0.05
+"""For how long sleep is put to one that seems to be asleep already: in CPython 3.11 no traced code of this process gets
+on meanwhile."""
+TURN_S = 0.01
+"""How long one look takes, after which it is told again, if it could not be, or sleep is put to it again."""
+FIRST_PAUSE_S = 1.0
+"""After how long that is done again; each time after twice as long as before."""
 
 
 class Stuck(CheckFailed):
@@ -45,34 +67,136 @@ class _GivenUp(BaseException):
 
 
 @attrs.define(eq=False)
-class _Work(Generic[Result]):
-    """A call in a thread, and what came of it."""
+class Call(Generic[Result]):
+    """A call in a thread of its own, which no exit of the interpreter waits for.
+
+    Fields:
+        call: what is called, in the context of whoever begins it.
+        name: the name of the thread.
+        over: set when the call has come back.
+        found: what it returned then.
+        raised: what it raised; None when it returned, and when it was given up.
+    """
 
     call: Callable[[], Result]
-    over: threading.Event = attrs.field(factory=threading.Event)
-    lock: Any = attrs.field(factory=threading.Lock)
-    found: Result | None = None
-    raised: BaseException | None = None
+    name: str = "paceline check"
+    over: threading.Event = attrs.field(factory=threading.Event, init=False)
+    found: Result | None = attrs.field(default=None, init=False)
+    raised: BaseException | None = attrs.field(default=None, init=False)
+    _thread: threading.Thread = attrs.field(init=False)
+    _inside: bool = attrs.field(default=False, init=False)
+    _caught: bool = attrs.field(default=False, init=False)
+    _resting: bool = attrs.field(default=False, init=False)
+    _leaving: Any = attrs.field(factory=threading.Lock, init=False)
 
-    def main(self) -> None:
+    def begin(self) -> None:
+        """Start it, once."""
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run, args=(self._main,), daemon=True, name=self.name)
+        self._thread.start()
+
+    def _main(self) -> None:
         try:
+            self._inside = True
             try:
                 self.found = self.call()
             except BaseException as error:
-                self.raised = error
-            with self.lock:  # after this nothing is raised in here
+                self._inside = False
+                if not isinstance(error, _GivenUp):  # whose frames hold all that the plug-in had
+                    self.raised = error
+            self._inside = False
+            with self._leaving:  # after this nothing is raised in here
                 self.over.set()
         except _GivenUp:
             self.over.set()
 
-    def give_up(self, thread: threading.Thread) -> None:
-        """Ask it to end; it does when it next runs Python code."""
-        self._raise_there(thread, _GivenUp)
+    @property
+    def still(self) -> bool:
+        """Whether it will run no Python code any more, of which that is known: it is over, or was put to rest."""
+        return self._resting or not self._thread.is_alive()
 
-    def leave(self, thread: threading.Thread) -> None:
-        """Ask it no more. What it has not taken is withdrawn: in CPython 3.11 no traced code of this process gets on
-        while an exception waits in a thread that is asleep, so a debugger or a measure of coverage would hang."""
-        self._raise_there(thread, None)
+    def end(self, stop: Stop | None = None) -> str:
+        """Bring it to its end, or to rest, as the head of this module says; where it stood, in words.
+
+        Args:
+            stop: asks a call that runs tasks of its own to end in good order, and says what stands where among them, or
+                None when nobody answers. What has not ended after that is put to rest, and not told: an exception in
+                the middle of a loop of events would tear what the tasks hold.
+        """
+        where = stop() if stop is not None else None
+        if where is not None:
+            self._thread.join(STOP_S)
+            self._put_to_rest(STOP_S)  # it turned just now, so it runs or has nothing left to do
+            return where
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        found = None if frame is None else standing(frame)
+        runs = self._tell()
+        self._put_to_rest(REST_S if runs else LOOK_S)
+        return "it was about to" if found is None else f"{found.call} did not come back, and was in {found.place}"
+
+    def _tell(self) -> bool:
+        """Whether it is known to run on: it has caught what it was told, or stood where nobody may be told."""
+        for wait_s in (STOP_S, *[AGAIN_S] * TOLD_AGAIN):
+            self._caught = False
+            kind = self._telling(for_good=False)
+            told = False
+            for _ in range(round(wait_s / TURN_S)):
+                told = told or self._raise(kind)
+                self._thread.join(TURN_S)
+                if self.still:
+                    return False
+            if told and not self._caught:
+                return False
+        return True
+
+    def _put_to_rest(self, wait_s: float) -> None:
+        """Return when it is still, or seems to sleep. What is to be done later, or must be alone in its thread, is done
+        in one of its own."""
+        if not self.still:
+            looked = threading.Event()
+            threading.Thread(target=self._watch, args=(wait_s, looked), daemon=True, name="paceline limit").start()
+            looked.wait()
+
+    def _watch(self, wait_s: float, looked: threading.Event) -> None:
+        self._sleep(wait_s)
+        looked.set()
+        pause_s = FIRST_PAUSE_S
+        while not self.still:
+            self._thread.join(pause_s)
+            self._sleep(LOOK_S)
+            pause_s *= 2
+
+    def _sleep(self, wait_s: float) -> None:
+        kind = self._telling(for_good=True)
+        for _ in range(round(wait_s / TURN_S)):
+            if self.still:
+                return
+            self._raise(kind)
+            self._thread.join(TURN_S)
+        if not self.still:
+            self._withdraw()
+
+    def _telling(self, *, for_good: bool) -> type[_GivenUp]:
+        """What is raised in there. It is made where it is caught, by who catches it: that is how it is known to run."""
+        work = self
+
+        class Told(_GivenUp):
+            def __init__(self) -> None:
+                work._caught = True
+                here = inspect.currentframe()
+                catches = None if here is None else here.f_back
+                if for_good and catches is not None and not shares(catches):  # else it is told, and asked again
+                    work._resting = True
+                    never = threading.Lock()
+                    never.acquire()
+                    never.acquire()
+
+        return Told
+
+    def _withdraw(self) -> None:
+        """Take back what it has not taken: in CPython 3.11 no traced code of this process gets on while an exception
+        waits in a thread that is asleep, so a debugger or a measure of coverage would hang."""
+        self._raise(None)
         try:
             _raise_in(threading.get_ident(), _GivenUp)  # who takes one puts the signal out that one waits
             while True:
@@ -80,13 +204,19 @@ class _Work(Generic[Result]):
         except _GivenUp:
             return
 
-    def _raise_there(self, thread: threading.Thread, kind: type[BaseException] | None) -> None:
-        if self.lock.acquire(blocking=False):  # what is raised where it is taken may leave it locked
-            try:
-                if not self.over.is_set():
-                    _raise_in(thread.ident or 0, kind)
-            finally:
-                self.lock.release()
+    def _raise(self, kind: type[BaseException] | None) -> bool:
+        """Raise it where the thread stands, or with None take back what it has not taken; whether that was done. It
+        goes on from where it is seen, since nobody but this thread runs meanwhile, and takes there what is raised."""
+        if not self._leaving.acquire(blocking=False):  # what is raised where it is taken may leave it locked
+            return False
+        try:
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            if not self._inside or frame is None or (kind is not None and shares(frame)):
+                return False
+            _raise_in(self._thread.ident or 0, kind)
+            return True
+        finally:
+            self._leaving.release()
 
 
 def _raise_in(ident: int, kind: type[BaseException] | None) -> None:
@@ -94,54 +224,25 @@ def _raise_in(ident: int, kind: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), raised)
 
 
-def ended(call: Callable[[], Result], limit_s: float, *, stop: Callable[[], str | None] | None = None) -> Result:
+def ended(call: Callable[[], Result], limit_s: float, *, stop: Stop | None = None) -> Result:
     """What `call` returns or raises, from a thread with the context of the caller.
 
     Args:
         limit_s: the seconds it may take.
-        stop: asks a call that runs tasks of its own to end in good order, from another thread, and says what stands
-            where among them. Left open, or None when nobody answers: the thread is ended from outside.
+        stop: as of `Call.end`. Left open, the thread is ended from outside.
 
     Raises:
         Stuck: it did not come back; the text names the call of the plug-in that was on the way, and its line.
     """
-    work = _Work(call)
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(work.main,), daemon=True, name="paceline check")
-    thread.start()
+    work = Call(call)
+    work.begin()
     try:
         in_time = any(work.over.wait(limit_s / SLICES) for _ in range(SLICES))
     except BaseException:  # an interrupt of the program
-        _end(work, thread, stop)
+        work.end(stop)
         raise
     if not in_time:
-        raise Stuck(f"the check did not end within {limit_s:g} s: {_end(work, thread, stop)}")
+        raise Stuck(f"the check did not end within {limit_s:g} s: {work.end(stop)}")
     if work.raised is not None:
         raise work.raised
     return cast("Result", work.found)
-
-
-def _end(work: _Work[Any], thread: threading.Thread, stop: Callable[[], str | None] | None) -> str:
-    """Where it stood."""
-    where = stop() if stop is not None else None
-    if where is not None:
-        thread.join(STOP_S)
-        return where
-    frame = sys._current_frames().get(thread.ident or 0)
-    found = None if frame is None else standing(frame)
-    work.give_up(thread)
-    thread.join(STOP_S)
-    rest = threading.Thread(target=_finish, args=(work, thread), daemon=True, name="paceline limit")
-    rest.start()
-    if not thread.is_alive():
-        rest.join()
-    return "it was about to" if found is None else f"{found.call} did not come back, and was in {found.place}"
-
-
-def _finish(work: _Work[Any], thread: threading.Thread) -> None:
-    for _ in range(MOST_AGAIN):
-        if not thread.is_alive():
-            break
-        work.give_up(thread)
-        thread.join(AGAIN_S)
-    work.leave(thread)

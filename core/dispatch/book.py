@@ -194,24 +194,33 @@ class Book:
 
     def samples_due(self, entry: InFlight) -> int:
         """Picks of the next batch of a plan: the batch size, but for a short last batch (D-11)."""
-        return min(self.batch_size, entry.plan.size - entry.done * self.batch_size)
+        size = self.batch_size
+        left: int = entry.plan.size - entry.done * size
+        return left if left < size else size
 
-    def count_step(self, rank: int, entry: InFlight, base_cycle: int) -> None:
-        """Move the next batch of a plan from in flight to trained (D-11)."""
+    def count_step(self, rank: int, base_cycle: int) -> None:
+        """Move the next batch of the plan at the head from in flight to trained (D-11). Raises `InvariantError` if
+        there is none (D-12)."""
+        entry = self.head(rank)
+        if entry is None:
+            raise _without_plan(rank)
         held, part = self.ranks[rank], entry.slice
-        batch = part.first + entry.done
+        batch, trained = part.first + entry.done, held.trained
         entry.done += 1
         held.in_flight_batches -= 1
         held.trained_batches += 1
-        if held.trained:
-            last = held.trained[-1]
+        if trained:
+            last = trained[-1]
             if last.first + last.count == batch and last.base_cycle == base_cycle and last.epoch == part.epoch:
                 last.count += 1
                 return
-        held.trained.append(Trained(part.epoch, batch, 1, base_cycle))
+        trained.append(Trained(part.epoch, batch, 1, base_cycle))
 
-    def void_step(self, rank: int, entry: InFlight) -> None:
+    def void_step(self, rank: int) -> None:
         """A step whose basis was refused: the batch returns, untrained as far as the book knows (C-8)."""
+        entry = self.head(rank)
+        if entry is None:
+            raise _without_plan(rank)
         batch = entry.slice.first + entry.done
         entry.done += 1
         self.ranks[rank].in_flight_batches -= 1
@@ -363,3 +372,7 @@ class Book:
                 self.replayed += run.count
         for epoch in sorted(by_epoch):
             self.pools[epoch].reclaim(by_epoch[epoch])
+
+
+def _without_plan(rank: int) -> InvariantError:
+    return InvariantError(f"D-12: rank {rank} stepped without a plan, and the guards let it pass")

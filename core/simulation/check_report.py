@@ -7,7 +7,7 @@ invariant there would be a fault of the checker, and is reported as that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,7 +23,7 @@ from .world import Step, World
 if TYPE_CHECKING:
     from .checker import Bounds
 
-__all__ = ["ENDS", "CheckReport", "Counterexample", "counterexample"]
+__all__ = ["ENDS", "CheckReport", "Counterexample", "counterexample", "in_a_row"]
 
 NO_END = "I38"
 NOT_HERE = ("tick", "dial")
@@ -112,8 +112,9 @@ def _never(schedule: Schedule, world: World, failure: Failure) -> tuple[Schedule
 class CheckReport:
     """What was explored within which bounds, and what of it. `rows` is the number of rows of the tables, `untaken` are
     those that none of the explored runs takes. `reduced` says that orders which cannot matter were left out,
-    `forgetful` that notes were by which nobody decides (`forget.py`). `symmetry` are two ranks that have changed places
-    in every state (`mirror.py`); then a state and its image were counted once."""
+    `forgetful` that notes were by which nobody decides (`forget.py`). `symmetry` are ranks that have changed places in
+    every state (`mirror.py`); then a state and its images were counted once, but for `parted` steps after which each
+    was explored by itself."""
 
     bounds: Bounds
     exploration: Exploration
@@ -122,7 +123,8 @@ class CheckReport:
     reduced: bool
     forgetful: bool
     counterexample: Counterexample | None
-    symmetry: tuple[int, int] | None = None
+    symmetry: tuple[int, ...] | None = None
+    parted: int = 0
 
     @property
     def ok(self) -> bool:
@@ -157,7 +159,9 @@ class CheckReport:
         yield f"  orders: {orders}; time passes only when nothing else can happen"
         yield f"  notes of the machines: {'left out where nobody decides by them' if self.forgetful else 'all of them'}"
         if self.symmetry is not None:
-            yield f"  symmetry: ranks {self.symmetry[0]} and {self.symmetry[1]} change places; looked at in every state"
+            yield f"  symmetry: ranks {in_a_row(self.symmetry)} change places; looked at in every state"
+            if self.parted and self.counterexample is None:
+                yield f"  {self.parted:,} steps after the loss of another rank told them apart: then each by itself"
         if seen.unreached:
             verdict = "fails" if seen.complete else "open, as not all was explored"
             yield from (f"  never: {name} ({verdict})" for name in seen.unreached)
@@ -188,13 +192,18 @@ class CheckReport:
             "complete": seen.complete, "cut": seen.cut, "ok": self.ok, "seconds": seen.seconds, "depth": seen.depth,
             "bytes_per_state": seen.bytes_per_state, "levels": [attrs.asdict(level) for level in seen.levels],
             "unreached": list(seen.unreached), "reduced": self.reduced, "forgetful": self.forgetful,
-            "symmetry": self.symmetry, "rows": self.rows,
+            "symmetry": self.symmetry, "parted": self.parted, "rows": self.rows,
             "untaken": list(self.untaken),
             "counterexample": None if found is None else {
                 "text": found.text, "schedule": str(found.schedule), "steps": list(found.numbered()),
                 "diagram": found.diagram(), "test": found.test(),
             },
         }  # fmt: skip
+
+
+def in_a_row(ranks: Sequence[int]) -> str:
+    """1 and 2; or 1, 2 and 3."""
+    return f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def _level(level: Level) -> str:

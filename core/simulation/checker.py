@@ -40,7 +40,7 @@ from ..engine import Taken, untaken
 from ..errors import ConfigError
 from ..tables import TABLES, engine_for
 from .action import Action, act
-from .check_report import ENDS, CheckReport, counterexample
+from .check_report import ENDS, CheckReport, counterexample, in_a_row
 from .explore import Budget, Exploration, Kind, Progress, Property, explore
 from .parts import Parts, Row
 from .setup import Setup
@@ -62,6 +62,8 @@ AXIS = {kind: axis for axis, kinds in enumerate(AXES.values()) for kind in kinds
 MOST = {"ranks": 64, "cycles": 1000}
 """More would not be seen to the end by anybody; for more ranks there is the simulator. Of each kind of fault at most as
 many as there may be cycles."""
+MOST_ALIKE = 4
+"""Ranks that change places, in 24 ways: each is a run that is taken along."""
 KNOBS: dict[str, object] = {
     "num_epochs": 1, "batch_size": 1, "anchor": 1, "min_anchor": 1, "max_anchor": 1, "heartbeat_s": 1000.0,
     "heartbeat_timeout_s": 3000.0, "beacon_s": 1000.0, "reduce_ceiling_s": 3000.0, "window_ceiling_s": 6000.0,
@@ -113,11 +115,11 @@ class Bounds:
         more = OF_COLLECTIVE if dict(self.knobs).get("averager") == "collective" else {}
         return Setup(ranks=self.ranks, samples=self.ranks * self.cycles, knobs={**KNOBS, **more, **dict(self.knobs)})
 
-    def two_of_its_ranks(self, ranks: tuple[int, int]) -> tuple[int, int]:
-        """The same two ranks, if they are two and of this run."""
-        if ranks[0] == ranks[1] or not all(0 <= rank < self.ranks for rank in ranks):
-            raise ConfigError(f"--symmetry {ranks[0]},{ranks[1]} is not allowed: give two ranks from 0 to "
-                              f"{self.ranks - 1}")  # fmt: skip
+    def some_of_its_ranks(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """The same ranks, if they are different ones of this run, and neither one alone nor too many."""
+        if not (2 <= len(set(ranks)) == len(ranks) <= MOST_ALIKE and all(0 <= rank < self.ranks for rank in ranks)):
+            raise ConfigError(f"--symmetry {','.join(map(str, ranks))} is not allowed: give 2 to {MOST_ALIKE} "
+                              f"different ranks from 0 to {self.ranks - 1}")  # fmt: skip
         return ranks
 
     @property
@@ -155,34 +157,38 @@ def check(
     progress: Callable[[Progress], None] | None = None,
     reduce: bool = True,
     forget: bool = True,
-    symmetry: tuple[int, int] | None = None,
+    symmetry: tuple[int, ...] | None = None,
 ) -> CheckReport:
     """Explore a cohort within bounds. `seconds` needs `clock`, of monotonic seconds. `reduce` and `forget` off: every
-    order, and every note of the machines in the state, which is the same answer for much more time. `symmetry`: two
-    ranks of which it is claimed that they can change places (`mirror.py`); raises `ConfigError` if they cannot."""
+    order, and every note of the machines in the state, which is the same answer for much more time. `symmetry`: ranks
+    of which it is claimed that they can change places (`mirror.py`); raises `ConfigError` if they cannot."""
     since = None if clock is None else clock()
     with _counted() as taken:
         cohort, budget = Cohort(bounds, reduce=reduce, forget=forget), Budget(states=states, seconds=seconds)
+        parted = 0
         if symmetry is None:
             seen = explore(cohort, budget=budget, clock=clock, progress=progress, since=since)
         else:
             from .mirror import Mirrored  # it is a model of cohorts itself
 
-            both = Mirrored(cohort, bounds.two_of_its_ranks(symmetry))
-            seen = explore(both, budget=budget, clock=clock, progress=progress, since=since)
+            all_of_them = Mirrored(cohort, bounds.some_of_its_ranks(symmetry))
+            seen = explore(all_of_them, budget=budget, clock=clock, progress=progress, since=since)
+            if seen.failure is not None:
+                seen = attrs.evolve(seen, failure=all_of_them.told(seen.failure))
             _refuse_asymmetry(symmetry, seen)
+            parted = all_of_them.parted
     never = [f"{name}: {in_words(row)}" for name, table in TABLES.items() for row in untaken(table, taken)]
     found = None if seen.failure is None else counterexample(bounds, seen.failure)
     rows = sum(len(table.rows) for table in TABLES.values())
-    return CheckReport(bounds, seen, rows, tuple(never), reduce, cohort.parts.forget, found, symmetry)
+    return CheckReport(bounds, seen, rows, tuple(never), reduce, cohort.parts.forget, found, symmetry, parted)
 
 
-def _refuse_asymmetry(ranks: tuple[int, int], seen: Exploration) -> None:
-    """Two ranks that were called interchangeable are not: the shortest run that tells them apart is the answer."""
+def _refuse_asymmetry(ranks: tuple[int, ...], seen: Exploration) -> None:
+    """Ranks that were called interchangeable are not: the shortest run that tells them apart is the answer."""
     failure = seen.failure
     if failure is not None and failure.property == ASYMMETRY:
         way = ", ".join(map(str, failure.actions))
-        raise ConfigError(f"ranks {ranks[0]} and {ranks[1]} cannot change places within these bounds: after {way}: "
+        raise ConfigError(f"ranks {in_a_row(ranks)} cannot change places within these bounds: after {way}: "
                           f"{failure.text}; explore without --symmetry")  # fmt: skip
 
 
@@ -239,7 +245,7 @@ class Cohort:
         for number in range(parts.count(row)):
             offer = parts.offer(row, number)
             allowed = [action for action in offer.faults if state[AXIS[action.kind]]]
-            if offer.own and self.reduce and not every and self._commutes(state, row, number):
+            if offer.own and self.reduce and not every and self.commutes(state, number):
                 return [*offer.own, *(action for action in allowed if action.kind in OWN_FAULTS)]
             moves += offer.own
             moves += offer.central
@@ -292,9 +298,13 @@ class Cohort:
         """Faults so far; who comes back is none."""
         return sum(had - left for kind, had, left in zip(AXES, self.budgets, state, strict=False) if kind != "restarts")
 
-    def _commutes(self, state: State, row: Row, number: int) -> bool:
+    def unlinked(self, state: State) -> list[int]:
+        """The ranks of the processes that have no link."""
+        return self.parts.unlinked(self._row(state))
+
+    def commutes(self, state: State, number: int) -> bool:
         """Whether what this process can do next is seen by nobody, and kept from happening by nobody but itself."""
-        parts = self.parts
+        parts, row = self.parts, self._row(state)
         if parts.is_in_a_call(row, number):
             return False
         if parts.is_cut_off(row, number):

@@ -14,6 +14,7 @@ import functools
 import heapq
 import itertools
 import math
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -70,7 +71,9 @@ class Pace:
 @state
 class Coming:
     """What is to come at one process: when each part of its lanes arrives, and the kinds that have a time already; of
-    its link, the latency and the seconds of a block. `arrived`: when a part of bulk came last, by its lane."""
+    its link, the latency and the seconds of a block. `arrived`: when a part of bulk came last, by its lane. `able` is
+    what could happen with it when it was looked at last, while the run was `over` or not: until an action touches the
+    process, it can still."""
 
     latency_s: float
     part_s: float
@@ -80,6 +83,11 @@ class Coming:
     result: deque[float] = attrs.field(factory=deque)
     kinds: set[str] = attrs.field(factory=set)
     arrived: dict[str, float] = attrs.field(factory=dict)
+    able: list[str] = attrs.field(factory=list)
+    over: bool | None = None
+
+
+OF_LANE: dict[str, Callable[[Coming], deque[float]]] = {lane: operator.attrgetter(lane) for lane in LANES}
 
 
 class Clockwork:
@@ -92,6 +100,7 @@ class Clockwork:
         self.pace = pace
         self.now = world.now
         self.steps = 0
+        self._strided = pace.stride > 1
         self.away_until = 0.0
         self.doing: Action | None = None
         self.linger: Callable[[str], float] = _never
@@ -116,7 +125,8 @@ class Clockwork:
 
     def do(self, action: Action, *, sure: bool = False) -> Step:
         """Make it happen now, and look at what it changed; `sure` as in `World.do`."""
-        self._catch_up(action.kind, action.who)
+        if self._strided:
+            self._catch_up(action.kind, action.who)
         return self._happen(action, sure)
 
     def _happen(self, action: Action, sure: bool) -> Step:
@@ -154,17 +164,19 @@ class Clockwork:
             self._averaging.discard(kind)
             if kind in self.world.of_averager():
                 self._happen(act(kind), sure=True)
-        elif kind == "step" and self.pace.stride > 1:
+        elif kind == "step" and self._strided:
             if self._strides.ends_at(who, at):
                 self._coming[who].kinds.discard(kind)
                 self.do(act(kind, who, self._strides.finish(who)))
         else:
-            self._coming[who].kinds.discard(kind)
-            self._catch_up(kind, who)
-            if kind in self.world.possible(self.world.processes[who]):
+            coming = self._coming[who]
+            coming.kinds.discard(kind)
+            stepped = self._strided and self._catch_up(kind, who)
+            known = not stepped and coming.over is self.world.over
+            if kind in (coming.able if known else self.world.possible(self.world.processes[who])):
                 if kind in BULK:
-                    self._arrivals(kind, who).popleft()
-                    self._coming[who].arrived[kind] = self.now
+                    OF_LANE[kind](coming).popleft()
+                    coming.arrived[kind] = self.now
                 self._happen(act(kind, who, self._amount(kind, who)), sure=True)
         return True
 
@@ -181,24 +193,26 @@ class Clockwork:
         coming = self._coming.get(number)
         if coming is None:
             coming = self._coming[number] = self._begin(process)
-        if len(coming.report) != len(process.up):
-            self._arrive(coming.report, len(process.up), coming.latency_s)
-        if len(coming.control) != len(process.down):
-            self._arrive(coming.control, len(process.down), coming.latency_s)
+        if len(coming.report) != (waiting := len(process.up)):
+            self._arrive(coming.report, waiting, coming.latency_s)
+        if len(coming.control) != (waiting := len(process.down)):
+            self._arrive(coming.control, waiting, coming.latency_s)
         if process.bulk_up or coming.upload:  # as a rule both are empty
             self._flow("upload", coming, process.bulk_up)
         if process.bulk_down or coming.result:
             self._flow("result", coming, process.bulk_down)
         possible, known = self.world.possible(process), coming.kinds
+        coming.able, coming.over = possible, self.world.over
         if number in self._strides:
             self._shorten(process, "step" in possible)
         for kind in possible:
             if kind not in known and kind not in SET_APART and (kind != "drain" or not process.can_step):
                 known.add(kind)  # a process that steps is at a drain point after its step, not before
                 self._push(self._when(kind, process), kind, number)
-        if process.dials_at is not None and (number, process.dials_at) not in self._dials:
-            self._dials.add((number, process.dials_at))
-            self.at(max(process.dials_at, self.now), functools.partial(self._dial, process, process.dials_at))
+        dials_at = process.dials_at
+        if dials_at is not None and (number, dials_at) not in self._dials:
+            self._dials.add((number, dials_at))
+            self.at(max(dials_at, self.now), functools.partial(self._dial, process, dials_at))
         if told and process.runs:
             self._look_at_clock(number, process.due())
 
@@ -216,18 +230,19 @@ class Clockwork:
         what was written at one time arrives at one time."""
         if not length:
             known.clear()
+            return
         while len(known) > length:
             known.popleft()
-        while len(known) < length:
+        while (missing := length - len(known)) > 0:
             arrives = self.now + self._spread(latency_s) * self.linger("message")
             if known and known[-1] > arrives:
                 arrives = known[-1]
-            known.extend([arrives] * (1 if self.pace.stride == 1 else length - len(known)))
+            known.extend([arrives] * (missing if self._strided else 1))
 
     def _flow(self, lane: str, coming: Coming, parts: deque[Any]) -> None:
         """When bulk arrives: each part leaves behind the one before it. The blocks of a contribution come into the lane
         as its header arrives (`Averager.take`); they had left right behind it."""
-        known: deque[float] = getattr(coming, lane)
+        known = OF_LANE[lane](coming)
         while len(known) > len(parts):
             known.popleft()
         follows = not known and coming.arrived.get(lane) == self.now
@@ -239,25 +254,27 @@ class Clockwork:
 
     def _amount(self, kind: str, who: int) -> int:
         """With strides, all that has arrived on a control lane by now is one action."""
-        if self.pace.stride == 1 or kind not in AGAIN:
+        if not self._strided or kind not in AGAIN:
             return 0
         known = self._arrivals(kind, who)
         return len(known) if known[-1] <= self.now else sum(second <= self.now for second in known)
 
     def _arrivals(self, lane: str, who: int) -> deque[float]:
-        arrivals: deque[float] = getattr(self._coming[who], lane)
+        arrivals: deque[float] = OF_LANE[lane](self._coming[who])
         return arrivals
 
-    def _catch_up(self, kind: str, who: int) -> None:
-        """Something happens to a rank in the middle of a stride: what it has trained by now comes first."""
+    def _catch_up(self, kind: str, who: int) -> bool:
+        """Something happens to a rank in the middle of a stride: what it has trained by now comes first. Whether there
+        was any of that."""
         if kind in ELSEWHERE or who not in self._strides:
-            return
+            return False
         stride = self._strides[who]
         steps = stride.over_by(self.now)
         if not stride.left:
             self._call_off(who)
         if steps:
             self._heard(self._make(act("step", who, steps), sure=False))
+        return steps > 0
 
     def _shorten(self, process: Process, trains: bool) -> None:
         """A rank that cannot go on ends its stride; what waits for a drain point is served after this step (W-3)."""
@@ -316,7 +333,7 @@ class Clockwork:
             return max(self.now, self._arrivals(kind, process.number)[0])
         if kind == "step":
             each = self._spread(_of(self.pace.step_s, process)) * self.linger("step")
-            if self.pace.stride == 1:
+            if not self._strided:
                 return self.now + each
             left = process.steps_left(self.world.co.config.batch_size or 1)
             return self._strides.begin(process.number, self.now, each, min(self.pace.stride, left))

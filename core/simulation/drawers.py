@@ -16,7 +16,7 @@ import attrs
 from ..coordinator import Coordinator
 from ..worker import Worker, WorkerSettings
 from .fingerprint import Interned, combine, fingerprint, of_bytes, spread
-from .forget import no_returns, of_coordinator, of_item, of_worker
+from .forget import no_questions, no_returns, of_coordinator, of_item, of_worker
 from .frozen import frozen, thaw
 from .ghost import Ghost
 from .machines import Machines
@@ -66,9 +66,9 @@ class Drawers:
     def __init__(self, setup: Setup, *, forget: bool = True) -> None:
         self.world = World(setup)
         self.world.watch.asleep = True
-        self.forget = forget and not self.world.in_place  # a collective decides by what was confirmed (M-6)
-        self.no_returns, self.in_place = no_returns(self.world.config), self.world.in_place
-        self.manual = self.world.config.start != "auto"
+        self.forget, self.in_place, config = forget, self.world.in_place, self.world.config
+        self.no_returns, self.no_questions = no_returns(config), no_questions(config)
+        self.manual = config.start != "auto"
         self.clocks, self.runs, self.coordinators, self.averagers = Interned(), Interned(), Interned(), Interned()
         self.shared, self.histories, self.trained = Interned(), Interned(), Interned()
         self.shells, self.bodies, self.mine = Interned(), Interned(), Interned()
@@ -185,7 +185,7 @@ class Drawers:
     def _body(self, process: Process) -> int:
         worker = process.worker
         if self.forget:
-            of_worker(worker, self.no_returns)
+            of_worker(worker, self.no_returns, self.no_questions)
         fields = frozen(process, NOT_BODY)
         print_ = fingerprint((fields, worker_to_spell(worker)))
         found = self.bodies.known(print_)
@@ -206,7 +206,7 @@ class Drawers:
         return self.mine.number((*known, tuple(sorted(act[1:] for act in ghost.acted if act[0] == number))))
 
     def _item(self, item: Any) -> int:
-        return self.items.number(of_item(item, self.no_returns) if self.forget else item)
+        return self.items.number(of_item(item, self.no_returns, self.no_questions) if self.forget else item)
 
     def _entries(self, process: Process, lane: str) -> Iterable[Any]:
         """What is in a lane."""

@@ -31,8 +31,8 @@ BLOCKS = (1, 1, 1, 2, 2, 2, 2, 5, 16)
 MODEL_S = (0.2, 4.0, 20.0)
 """Seconds that a whole model needs to leave over the fastest link."""
 LATENCY_S = (0.01, 0.05, 0.2)
-"""Latency of the fastest link. A rank that is asked for the id of a session has 5 s for both ways (M-32), so a link that
-is six times slower must still be good for that."""
+"""Latency of the fastest link. A rank that is asked for the id of a session has 5 s for both ways (M-32), so a link
+that is six times slower must still be good for that."""
 SLOW_LINK = 0.25
 """Share of the ranks whose link is slower than that of the others, by up to the factor of the profile."""
 

@@ -30,7 +30,7 @@ from ..values import state
 from .finish_order import in_order
 from .frozen import frozen, thaw
 from .lost_tail import moved_forward
-from .process import Process, closed_form
+from .process import Process, close, closed_form
 from .together import mean
 from .violation import Violation, require
 
@@ -40,8 +40,6 @@ Pick = tuple[int, int]
 """An epoch and the number of a batch in it."""
 NOT_AFTER_A_SAVE = frozenset({m.RequestParams, m.SyncNow, m.RequestSessionId, m.NewSession})
 """Beside all that brings a plan (I9)."""
-TOLERANCE = 1e-6
-"""Relative, for sums in another order and masses rounded to float32 (R-6, R-22)."""
 MOVES = ("Died", "Left", "SendFailed", "Excluded", "Promoted")
 """Who comes or goes pins windows anew after plans were handed out: I14 is about the plans of a quiet event."""
 
@@ -150,8 +148,9 @@ class Ghost:
 
     def steps(self, number: int, picks: tuple[Pick, ...]) -> None:
         """A process has trained these batches."""
+        trained = self.trained
         for pick in picks:
-            self.trained[pick] = self.trained.get(pick, 0) + 1
+            trained[pick] = trained.get(pick, 0) + 1
         self.since[number] += picks
         self.unmerged[number] += picks
 
@@ -364,7 +363,7 @@ class Ghost:
 
     def _see_send(self, co: Coordinator, effect: fx.Send) -> None:
         message: Any = effect.message
-        life = (effect.rank, effect.incarnation)
+        life = (message.rank, message.incarnation)
         if life in self.ended:
             raise Violation("N-11", f"{type(message).__name__} to life {life}, which is gone")
         kind = message.__class__
@@ -439,7 +438,7 @@ class Ghost:
                 raise Violation("I42", f"batch {pick[1]} of epoch {pick[0]} was covered and never trained")
             self.merged[pick] = 1
         # M-19: nobody may know whose steps are in it; then it is said that nobody does.
-        if sorted(covered) != sorted(self.given):
+        if len(covered) != len(self.given) or set(covered) != set(self.given):  # nothing is in there twice
             if not (in_place and self.admitted and set(covered) <= set(self.given)):
                 raise Violation("I52", f"covered are {sorted(covered)}, the consensus holds {sorted(self.given)}")
             self.ambiguous = True
@@ -492,8 +491,3 @@ class Ghost:
 
 
 SEEN = frozenset({"last", "seen"})
-
-
-def close(one: float, other: float) -> bool:
-    """Equal within `TOLERANCE`."""
-    return abs(one - other) <= TOLERANCE * max(1.0, abs(one), abs(other))

@@ -171,10 +171,8 @@ def _i61_the_balance_is_within_its_bounds(co: Coordinator) -> None:
 def steps_meet(co: Coordinator, ghost: Ghost, process: Process, under_way: bool) -> None:
     """I46: the steps of a worker are those that no consensus holds. I45: with empty lanes its books say the same;
     `under_way`: they are not, though nothing is in them."""
-    worker = process.worker
-    unmerged = len(ghost.unmerged[process.number])
-    works = not process.orders and process.alive and process.ended is None
-    if worker.steps_since_avg != unmerged and works:
+    worker, unmerged = process.worker, len(ghost.unmerged[process.number])
+    if worker.steps_since_avg != unmerged and not process.orders and process.alive and process.ended is None:
         text = f"process {process.number} counts {worker.steps_since_avg} steps, {unmerged} are unmerged"
         raise Violation("I46", text)
     if under_way or process.tampered or process.up or process.down or worker.inbox:

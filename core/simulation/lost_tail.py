@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .process import close
 from .violation import require
 
 if TYPE_CHECKING:

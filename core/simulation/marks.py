@@ -106,11 +106,12 @@ BY_REFUSAL = {
 
 
 class Marks:
-    """What the runs so far came upon, and how often. `raised` is what a policy raised first (C-13)."""
+    """What the runs so far came upon, and how often. No mark, but found on the way: `policy_failure`, what the first
+    policy that raised said (C-13)."""
 
     def __init__(self) -> None:
         self.reached: Counter[str] = Counter()
-        self.raised = ""
+        self.policy_failure = ""
         self._excluded: set[tuple[int, int]] = set()
         self._holder: int | None = None
         self._asked = 0
@@ -126,14 +127,15 @@ class Marks:
         for turn in step.parts:
             if isinstance(turn, Run):
                 continue  # nothing in it is rare
+            kind = turn.event.__class__
             if turn.who == COORDINATOR:
-                if turn.event.__class__ in EVENTS:
+                if kind in EVENTS:
                     self._event(turn.event)
                 for effect in turn.effects:
                     if effect.__class__ in EFFECTS:
                         self._effect(world, effect)
             else:
-                if turn.event.__class__ is ev.CollectiveFailed:
+                if kind is ev.CollectiveFailed:
                     self.reach("a call failed")
                 for effect in turn.effects:
                     if effect.__class__ is fx.Stop and effect.status == "coordinator_lost":
@@ -150,7 +152,9 @@ class Marks:
 
     def _effect(self, world: World, effect: Any) -> None:
         kind = effect.__class__
-        if kind is fx.Emit and not effect.facts.get("again"):
+        if kind is fx.Send:
+            self._send(world, effect.message)
+        elif kind is fx.Emit and not effect.facts.get("again"):
             self._emit(world, effect.name, effect.facts)
         elif kind is fx.OpenRound:
             if effect.attempt > 0:
@@ -170,26 +174,29 @@ class Marks:
         elif kind is fx.Alert and (effect.kind, effect.path) == OF_JOURNAL:
             self.reach("a rank knew more than the journal")
         elif kind is fx.Alert and effect.kind == "callback_failed" and effect.path.partition(".")[0] in CONSULTED:
-            self.raised = self.raised or f"{effect.path}: {effect.text}"
+            self.policy_failure = self.policy_failure or f"{effect.path}: {effect.text}"
         elif kind is fx.Alert and effect.kind in BY_ALERT:
             if effect.kind != "refused" or effect.text.startswith("broke"):
                 self.reach(BY_ALERT[effect.kind])
-        elif kind is fx.Send and effect.message.__class__ is m.SetEpochCallbackRole:
-            if self._holder not in (None, effect.message.holder):
-                self.reach("a callback role went on")
-            self._holder = effect.message.holder
-        elif kind is fx.Send and effect.message.__class__ is m.ShutdownWithSave:
-            self.reach("a run was saved and stopped")
-            if effect.message.reason == m.SaveReason.SINGLE_SURVIVOR and world.config.is_collective:
-                self.reach("a single survivor")
-        elif kind is fx.Send and effect.message.__class__ is m.RequestSessionId:
-            if self._asked == effect.message.session_id:
-                self.reach("a generator did not answer")
-            self._asked = effect.message.session_id
         elif kind is fx.Finish and effect.text.startswith("no rank is left"):
             self.reach("all ranks were lost")
         elif kind is fx.Finish and effect.status == "stopped":
             self.reach("an operator stopped the run")
+
+    def _send(self, world: World, message: Any) -> None:
+        kind = message.__class__
+        if kind is m.SetEpochCallbackRole:
+            if self._holder not in (None, message.holder):
+                self.reach("a callback role went on")
+            self._holder = message.holder
+        elif kind is m.ShutdownWithSave:
+            self.reach("a run was saved and stopped")
+            if message.reason == m.SaveReason.SINGLE_SURVIVOR and world.config.is_collective:
+                self.reach("a single survivor")
+        elif kind is m.RequestSessionId:
+            if self._asked == message.session_id:
+                self.reach("a generator did not answer")
+            self._asked = message.session_id
 
     def _emit(self, world: World, name: str, facts: dict[str, Any]) -> None:
         if name in BY_EMIT:

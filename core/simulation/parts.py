@@ -182,6 +182,11 @@ class Parts(Drawers):
         closed and none comes back. What it says goes behind what it has said, or nowhere."""
         return self.over(row) or (self.no_returns and not self._standing(row, number)[0])
 
+    def unlinked(self, row: Row) -> list[int]:
+        """The ranks of the processes that have no link."""
+        standings = [self._standing(row, number) for number in range(self.count(row))]
+        return [rank for linked, _, _, rank, _ in standings if not linked]
+
     def is_left_alone(self, row: Row, number: int) -> bool:
         """Whether a process is healthy, has a message to serve, and is sent no result before it has done something: so
         that whatever it can be given next is in its lanes already."""

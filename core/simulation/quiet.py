@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
+from ..values import maker
 from .action import COORDINATOR
 from .invariants import applied_in_order, booked, report_seq_of
 from .step import Run, Turn
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from .world import World
 
 __all__ = ["reports", "steps"]
+
+received = maker(ev.Received)
 
 OF_TRAINING: frozenset[Any] = frozenset({m.Batch, m.Heartbeat})
 """What a rank says between two things that happen to it."""
@@ -91,10 +94,11 @@ def reports(world: World, process: Process, most: int) -> int:
     quiet: list[Any] = []
     world.touch_coordinator()
     for report in list(itertools.islice(up, most)):
-        told = report.__class__ in OF_TRAINING and report.rank == rank and report.incarnation == incarnation
-        if not told or report.control_seq < confirmed or now > co.late_after:
-            break  # it is of another kind or life, or may be heard by others than the books of its rank
-        event, confirmed = ev.Received(up.popleft()), report.control_seq
+        if report.__class__ not in OF_TRAINING or report.rank != rank or report.incarnation != incarnation:
+            break  # it is of another kind or life
+        if report.control_seq < confirmed or now > co.late_after:
+            break  # it may be heard by others than the books of its rank
+        event, confirmed = received(up.popleft()), report.control_seq
         try:
             handle(event, now)
         except Exception as error:

@@ -142,7 +142,7 @@ class Run:
         return Outcome(
             case=self.case, status=status, steps=self.clockwork.steps,
             cycles=self.world.co.cycle.sync_rounds, seconds=self.clockwork.now, struck=self.storm.struck,
-            marks=dict(Counter(self.marks.reached)), raised=self.marks.raised, violation=violation,
+            marks=dict(Counter(self.marks.reached)), raised=self.marks.policy_failure, violation=violation,
             schedule=None if violation is None else self.schedule(violation),
         )  # fmt: skip
 

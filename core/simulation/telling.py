@@ -14,6 +14,7 @@ from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
 from ..phases import WorkerPhase
+from ..values import maker
 from ..wire import Role
 from . import together
 from .invariants import parked
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
 
 __all__ = ["end", "follow", "into", "post", "settle", "tell"]
 
+JOINING = WorkerPhase.JOINING
+new_turn = maker(Turn)
+
 
 def tell(world: World, process: Process, event: Any) -> None:
     """One event into a worker, and its orders."""
     worker = process.worker
-    before = worker.phase, worker.throttle, worker.committed
+    phase, throttle, committed = worker.phase, worker.throttle, worker.committed
     into(world, process, event)
-    follow(world, process, event, worker.take_ready().effects, *before)
+    follow(world, process, event, worker.take_ready().effects, phase, throttle, committed)
 
 
 def into(world: World, process: Process, event: Any) -> None:
@@ -49,18 +53,17 @@ def follow(world: World, process: Process, event: Any, effects: tuple[Any, ...],
            committed: int) -> None:  # fmt: skip
     """What an event has led to: the effects, with what there was of the worker before."""
     world.touch(process)
-    worker = process.worker
-    observes = False
+    worker, anew = process.worker, event.__class__ is ev.Received and _is_new_life(event.message)
     if worker.phase is not phase:
         parked(process, phase, throttle, event)
-        observes = worker.phase is WorkerPhase.JOINING
-    if observes or _is_new_life(event):  # an observer has no steps, nor has a new life, also one that is leaving
+        anew = anew or worker.phase is JOINING
+    if anew:  # an observer has no steps, nor has a new life, also one that is leaving
         world.ghost.drop(process.number)
         process.orders = deque(order for order in process.orders if order.__class__ is not fx.TakeSnapshot)
     process.generation = worker.settings.generation
     if worker.committed > committed and world.in_place:
         world.ghost.committed(process, worker.version)
-    world.turns.append(Turn(process.number, event, effects))
+    world.turns.append(new_turn(process.number, event, effects))
     for effect in effects:
         if effect.__class__ is fx.Reporting:
             _says(world, process, effect.report)
@@ -72,9 +75,8 @@ def follow(world: World, process: Process, event: Any, effects: tuple[Any, ...],
         settle(world, process)
 
 
-def _is_new_life(event: Any) -> bool:
+def _is_new_life(message: Any) -> bool:
     """It is let in under a new number (W-21)."""
-    message = event.message if event.__class__ is ev.Received else None
     return message.__class__ is m.Welcome and message.status != m.WelcomeStatus.RESUMED
 
 

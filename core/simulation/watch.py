@@ -159,8 +159,9 @@ class Watch:
     def _effect(self, event: Any, effect: Any, now: float, effects: tuple[Any, ...]) -> None:
         kind = effect.__class__
         if kind is fx.Send:
-            self._i53_said((effect.rank, effect.incarnation), effect.message)
-            self.stopping = self.stopping or effect.message.__class__ in (m.ShutdownWithSave, m.Shutdown)
+            message = effect.message
+            self._i53_said((message.rank, message.incarnation), message)
+            self.stopping = self.stopping or message.__class__ in (m.ShutdownWithSave, m.Shutdown)
         elif kind is fx.Admit:
             life = (effect.rank, effect.incarnation)
             self.cut.discard(life)
@@ -257,9 +258,9 @@ class Watch:
     # --- the processes ---------------------------------------------------------------------------------------------
 
     def _process(self, turn: Turn) -> None:
-        message = turn.event.message if turn.event.__class__ is ev.Received else None
-        if isinstance(message, m.Control):
-            self._i53_given(turn.who, message, turn.effects)
+        event = turn.event
+        if event.__class__ is ev.Received and isinstance(event.message, m.Control):
+            self._i53_given(turn.who, event.message, turn.effects)
         for effect in turn.effects:
             if effect.__class__ is fx.Adopt:
                 last = self.adopted.get(turn.who, -1)
@@ -271,11 +272,12 @@ class Watch:
                 self.begun[turn.who] = plan
 
     def _i53_given(self, who: int, message: m.Control, effects: tuple[Any, ...]) -> None:
-        life, number = (message.rank, message.incarnation), message.control_seq
-        newest = self.given.get(who)
+        number, newest = message.control_seq, self.given.get(who)
         if newest is None or number == newest + 1:
             self.given[who] = number
-        elif number <= newest:
+            return
+        life = (message.rank, message.incarnation)
+        if number <= newest:
             if effects:
                 raise Violation("I53", f"control message {number} came to life {life} again and led to {effects}")
         elif any(effect.__class__ is not fx.Stop for effect in effects):

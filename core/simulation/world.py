@@ -35,6 +35,7 @@ from ..coordinator import Coordinator
 from ..errors import LocalProtocolError
 from ..ledger import Resume
 from ..policies import Policies
+from ..values import maker
 from ..wire import PayloadCodec, Role
 from ..worker import Worker, WorkerSettings
 from . import together
@@ -69,6 +70,10 @@ LATE = frozenset({"step", "resume", "recover", "heal"})
 """What the dullest run does when there is nothing to deliver."""
 
 
+new_step: Callable[..., Step] = maker(Step)
+new_turn: Callable[..., Turn] = maker(Turn)
+
+
 def _unheard(mark: str) -> None:
     """Nobody asked for marks."""
 
@@ -76,7 +81,7 @@ def _unheard(mark: str) -> None:
 class World:
     """See the module. `codec` is the payload codec of the frames and belongs to a setup with `wire`. `resume` is the
     record of a run before (K-12), `policies` replaces what decides. `begun` are the turns of the ranks that are there
-    from the start, `reached` is told of every mark (`marks.py`)."""
+    from the start, watched as all others; `reached` is told of every mark (`marks.py`)."""
 
     def __init__(self, setup: Setup, *, codec: PayloadCodec | None = None, resume: Resume | None = None,
                  now: float = 0.0, policies: Policies | None = None) -> None:  # fmt: skip
@@ -111,6 +116,7 @@ class World:
         for _ in range(setup.ranks):
             self.knock()
         self.begun = tuple(self.turns)
+        self.watch.see(self.begun, now, self.co.poll_timeout())
 
     # --- answers -------------------------------------------------------------------------------------------------
 
@@ -182,21 +188,22 @@ class World:
             self.now = at
         self._moves, self.turns, self.touched, self.moved = at is None, [], {}, ""
         self.ghost.seen = process = None
-        if action.who >= 0:
-            if action.who >= len(self.processes):
-                raise LocalProtocolError(f"{action}: there is no process {action.who} yet")
-            process = self.processes[action.who]
+        processes, who = self.processes, action.who
+        if who >= 0:
+            if who >= len(processes):
+                raise LocalProtocolError(f"{action}: there is no process {who} yet")
+            process = processes[who]
             self.touch(process)
         self._happen(action, process, sure)
-        self.watch.see(self.turns, self.now + self.skew, self.co.poll_timeout())
+        co, failed = self.co, self.failed
+        self.watch.see(self.turns, self.now + self.skew, co.poll_timeout())
         if self.in_place:
             together.touch_members(self)
-        failed = self.failed
         for number in self.touched:
-            process = self.processes[number]
+            process = processes[number]
             under_way = bool(failed and failed.get(number)) or process.awaits_rest
-            steps_meet(self.co, self.ghost, process, under_way)
-        return Step(action, self.now, tuple(self.turns), self.moved)
+            steps_meet(co, self.ghost, process, under_way)
+        return new_step(action, self.now, tuple(self.turns), self.moved)
 
     def _happen(self, action: Action, process: Process | None, sure: bool) -> None:
         kind = action.kind
@@ -276,7 +283,7 @@ class World:
     def follow(self, event: Any, reported: bool, ready: fx.Ready) -> None:
         """What an event of the coordinator has led to; `reported`: it is a report of a life that goes on."""
         co, effects = self.co, ready.effects
-        self.turns.append(Turn(COORDINATOR, event, effects))
+        self.turns.append(new_turn(COORDINATOR, event, effects))
         self.journal.keep(co, ready)
         if effects:
             self.perform(effects)
@@ -313,12 +320,13 @@ class World:
     def _perform(self, effect: Any) -> None:
         kind = effect.__class__
         if kind is fx.Send:
-            process = self.process_of(effect.rank, effect.incarnation)
+            message = effect.message
+            process = self.process_of(message.rank, message.incarnation)
             if not process.linked:
                 self.failed.setdefault(process.number, deque()).append((effect.token, process.link))
                 self.touched[process.number] = None
             else:
-                self._to_process(process, effect.message)
+                self._to_process(process, message)
         elif kind in TO_AVERAGER:
             self._inbox.extend(self.averager.perform(effect))
             self.offer()

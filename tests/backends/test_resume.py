@@ -224,16 +224,3 @@ def test_a_file_is_checked_against_its_hash(tmp_path: Path) -> None:
     check_file(tmp_path / "f", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
     with pytest.raises(CheckpointError, match=r"ba7816bf.*00000000"):
         check_file(tmp_path / "f", "00" * 32)
-
-
-def test_every_rank_writes_its_optimizer_and_the_saver_its_model_too(tmp_path: Path) -> None:
-    """K-11; a bundle of the consensus has no optimizer (K-7)."""
-    run = SmallRun(target_ranks=1)
-    session = run.train(0, epochs=1).session
-    for stem, model, optimizer in (("other", False, True), ("saver", True, True), ("bundle", True, False)):
-        session._save(fx.Save(1, session.version, str(tmp_path / stem), model, optimizer))
-    run.coordinator.result()
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "bundle.safetensors", "other.rank0.optim.safetensors", "saver.model.safetensors",
-        "saver.rank0.optim.safetensors",
-    ]  # fmt: skip

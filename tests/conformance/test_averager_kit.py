@@ -17,7 +17,7 @@ from paceline.backends.cli import cli
 from paceline.backends.conformance import KIT, check_averager, claims_of
 from paceline.backends.star import StarAverager
 from paceline.core.conformance import Level, Status
-from paceline.core.errors import ConfigError
+from paceline.core.errors import ConfigError, TransportError
 
 from conformance.broken_averagers import in_place, rounds
 from conformance.broken_averagers.table import FOLDER
@@ -101,7 +101,8 @@ def test_a_broken_averager_is_caught_by_its_check(check: str, broken: type[StarA
     """A net with holes is none."""
     asked = getattr(broken, "asked", {})
     name = f"{broken.__module__}:{broken.__qualname__}"
-    (outcome,) = check_averager(broken, target=name, only=[check], patience_s=10.0 if asked else 0.5, **asked).outcomes
+    patient = {"patience_s": 10.0 if asked else 0.5, **asked}
+    (outcome,) = check_averager(broken, target=name, only=[check], **patient).outcomes
     ensure_caught(outcome)
 
 
@@ -162,6 +163,17 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
     assert done.return_value == 1 and "A107 L1 FAILED" in done.output
     assert "again: paceline conform averager conformance.broken_averagers.rounds:NeverComplete" in done.output
     assert "A306" in CliRunner().invoke(cli, ["conform", "averager", "--list"]).output
+
+
+def test_a_transport_that_hangs_under_an_averager_is_told_by_its_call() -> None:
+    """The loop of events of the wire is another thread's; it is ended as that of a check is, and the check with it."""
+    over = "conformance.broken_transports.hangs:DialsOnTheSpot@memory://spot"
+    report = check_averager(StarAverager, over=over, only=["A104", "A105"], patience_s=0.1)
+    failed, after = report.outcomes
+    assert (failed.status, after.status) == (Status.FAILED, Status.NOT_CHECKED)
+    assert "DialsOnTheSpot.dial did not come back, and was in dial (hangs.py" in failed.message
+    with pytest.raises(TransportError, match=r"nobody can listen at .*IsNeverMade.__init__ did not come back"):
+        check_averager(StarAverager, over=over.replace("DialsOnTheSpot", "IsNeverMade"), patience_s=0.1)
 
 
 def test_the_command_looks_over_a_transport_and_says_so_in_its_report(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from paceline.core.phases import WorkerPhase
 from paceline.core.worker import Worker
 
 from support.cohort import Cohort
-from support.hand import Hand, named, pending
+from support.hand import Hand, messages, named, pending
 from support.rank import NEXT, Rank, of, reports
 
 J, W, T, P, D = (
@@ -259,6 +259,27 @@ def test_a_message_to_many_needs_a_value_for_each() -> None:
         with pytest.raises(InvariantError, match=r"SetGlobalStep to 2 ranks.*'version'"):
             hand.co.tell((0, 1), m.SetGlobalStep, {"version": column}, global_step=0)
     assert not hand.co.take_ready().effects
+
+
+def test_the_window_of_the_formation_closes_at_its_timeout_itself() -> None:
+    """M-4: with enough ranks, at that instant and not before."""
+    hand = Hand(1, target_ranks=3, join_timeout_s=10.0)
+    hand.tick(8.0)
+    assert not hand.co.run.window_closed
+    hand.tick(2.0)
+    assert hand.co.run.window_closed and messages(hand.effects, m.RequestParams)
+
+
+@pytest.mark.parametrize("back", [0, 1, 2], ids=["the newest", "the one before", "an older one"])
+def test_a_message_that_comes_a_second_time_is_fenced(back: int) -> None:
+    """N-6, I53, M-42: sent again over another link, it is stale, does nothing, and does not end the session."""
+    rank = Rank()
+    for phase in range(3):
+        rank.control(m.Beacon, serve=False, run_phase=phase, cycle_phase=0, cycle=0)
+    seen = rank.number
+    orders = rank.control(m.Beacon, serve=False, run_phase=9, cycle_phase=0, cycle=0, control_seq=seen - back)
+    assert orders == [] and rank.worker.phase == J and rank.worker.fenced == 1
+    assert (rank.worker.control_seen, rank.worker.control_handled) == (seen, seen)
 
 
 @pytest.mark.parametrize(("wanted", "told"), [(0, []), (1, [1]), (3, [1, 2, 3]), (100, [50, 100])])

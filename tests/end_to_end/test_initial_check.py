@@ -39,3 +39,22 @@ def test_a_rank_with_another_model_ends_the_run_and_is_named(tmp_path: Path) -> 
     assert sorted(text[:8] for text in told) == ["[rank 0]", "[rank 1]", "[rank 2]"]
     assert not any("done, " in text for text in command.out)
     assert read_timeline(tmp_path / "paceline-run" / "timeline.jsonl")[-1]["status"] == "failed"
+
+
+def test_a_run_without_an_epoch_leaves_the_model_that_all_brought(tmp_path: Path) -> None:
+    """M-6, K-4: nothing is averaged, so a rank gives the averager what it saves before the run ends."""
+    with paceline("run", "--ranks=2", "--set", "initial_state=check", UNRULY, "epochs=0", cwd=tmp_path) as command:
+        assert command.end() == 0, command.err
+    assert command.err == []
+    tensors, metadata = load_model(tmp_path / "paceline-run" / "consensus.safetensors")
+    assert sorted(tensors) == ["bias", "weight"] and metadata["version"] == "0"
+
+
+def test_a_model_that_cannot_be_written_ends_no_run_well(tmp_path: Path) -> None:
+    """K-8: with exit code 7 and the reason, from `run` as from `coordinate`."""
+    (tmp_path / "paceline-run" / "consensus.safetensors").mkdir(parents=True)
+    with paceline("run", "--ranks=1", UNRULY, "epochs=1", cwd=tmp_path) as command:
+        assert command.end() == 7, command.err
+    assert command.err[-1].startswith("paceline: the coordinator ended with exit code 7: the run is over (every epoch ")
+    assert "its model is not saved" in command.err[-1]
+    assert not any("the model is" in line for line in command.out)

@@ -18,6 +18,9 @@ from .words import DIGEST, alerts, check_declared, hello, messages, named
 
 __all__ = ["Hand", "alerts", "messages", "named", "pending"]
 
+STUCK = 5
+"""Ticks at one instant after which nothing will ever happen: a real driver would spin, and a test for ever."""
+
 
 class Hand:
     """See the module. Time stands still unless `tick` moves it; `confirms`: its heartbeats say that control messages
@@ -71,10 +74,12 @@ class Hand:
         """Let time pass as a healthy driver does: with a tick at every deadline, and heartbeats of all ranks that are
         not silent; they have handled what they were told if this hand says so."""
         effects: list[Any] = []
-        end = self.now + seconds
+        end, stuck = self.now + seconds, 0
         while self.now < end and not self.co.finished:
             due = self.co.poll_timeout()
             assert due is not None
+            stuck = stuck + 1 if due <= self.now else 0
+            assert stuck < STUCK, f"{stuck} ticks at {self.now:g} s did nothing about what is due (M-9)"
             self.now = min(end, max(due, self.now))
             for rank in [rank for rank in self.co.alive if rank not in silent]:
                 peer = self.co.peers[rank]

@@ -75,6 +75,11 @@ Killable = tuple[Channel, Callable[[], None]]
 """The coordinator's end of a channel, and what ends the process at the other end as `kill -9` does."""
 
 
+def _usual(seconds: float) -> Any:
+    usual: Any = attrs.Factory(lambda bench: bench.patiently(seconds), takes_self=True)
+    return attrs.field(default=usual)
+
+
 @attrs.frozen(kw_only=True)
 class Bench:
     """The transport under test, and what the checks may take for granted.
@@ -93,7 +98,8 @@ class Bench:
             knows how to knock at `…://host:port` and at `…:///path`.
         heartbeat_s: one heartbeat period, in which a control message must arrive whatever bulk does (N-5).
         evidence_s: the time in which the death of a peer must be evidenced.
-        limit_s: the time in which a dial to nobody, and a handshake that stands still, must end.
+        limit_s: the time in which a dial to nobody, and a handshake that stands still, must end. These three, where
+            they are not given, grow with the patience: who gives a slow machine more of it gives more of everything.
         patience_s: after this a check is taken to hang, and cancelled. A call that blocks its thread can't be: such a
             check has failed ten seconds later, and those after it are not made.
         clock: makes the clock of a check; left open, it is the real one. For a transport whose waits are all inside
@@ -111,12 +117,16 @@ class Bench:
     killable: Callable[[], AbstractAsyncContextManager[Killable]] | None = None
     stranger: Callable[[str], Awaitable[trio.abc.Stream]] | None = None
     credentials: Credentials = CREDENTIALS
-    heartbeat_s: float = 1.0
-    evidence_s: float = 5.0
-    limit_s: float = 60.0
     patience_s: float = PATIENCE_S
+    heartbeat_s: float = _usual(1.0)
+    evidence_s: float = _usual(5.0)
+    limit_s: float = _usual(60.0)
     clock: Callable[[], trio.abc.Clock] | None = None
     thorough: bool = True
+
+    def patiently(self, seconds: float) -> float:
+        """A time that is long enough as a rule; longer where the kit was given more patience than it has as a rule."""
+        return seconds * max(1.0, self.patience_s / PATIENCE_S)
 
     def times(self, thorough: int, fast: int) -> int:
         """How often: as the profile says."""

@@ -43,7 +43,7 @@ async def a_full_bulk_lane_holds_its_sender_back(bench: Bench, way: Way) -> None
         stuck_at = flood.sent
         await receive_in_order(receiver, range(stuck_at + 1))
         flood.read = stuck_at + 1
-        await flood.until_stuck(bench.evidence_s)
+        await flood.until_stuck(bench)
         ensure(flood.sent > stuck_at, "a sender that was held back did not go on when its blocks were read")
         nursery.cancel_scope.cancel()
 

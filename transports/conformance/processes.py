@@ -51,11 +51,11 @@ async def _process(bench: Bench, role: str, url: str) -> AsyncIterator[trio.Proc
                 await child.wait()
 
 
-async def _arrival(met: Meeting, child: trio.Process) -> Channel:
+async def _arrival(bench: Bench, met: Meeting, child: trio.Process) -> Channel:
     """The channel of a child, after it has said its first heartbeat; `CheckFailed` when it ends before."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_fail_at_its_end, child)
-        with within(START_S, "the arrival of a process that dials"):
+        with within(bench.patiently(START_S), "the arrival of a process that dials"):
             channel = await met.arrivals.receive()
             ensure(await channel.receive() == heartbeat(1), "the heartbeat of a process came as something else")
         nursery.cancel_scope.cancel()
@@ -77,13 +77,13 @@ async def _said(child: trio.Process) -> str:
 @asynccontextmanager
 async def _killable(bench: Bench) -> AsyncIterator[Killable]:
     async with meet(bench) as met, _process(bench, "idle", met.listener.url) as child:
-        yield await _arrival(met, child), child.kill
+        yield await _arrival(bench, met, child), child.kill
 
 
 async def no_process_gets_in(bench: Bench) -> None:
     """Without `across_processes` another process that dials gets a `TransportError` or `ConfigError` at once."""
     async with meet(bench) as met, _process(bench, "leave", met.listener.url) as child:
-        with within(START_S, "a dial from another process"):
+        with within(bench.patiently(START_S), "a dial from another process"):
             said = await _said(child)
             code = await child.wait()
         ensure(code == NO_DIAL, "another process could dial: claim across_processes")
@@ -95,7 +95,7 @@ async def no_process_gets_in(bench: Bench) -> None:
 async def another_process_can_dial(bench: Bench) -> None:
     """Another process of this host reaches the listener by its URL, both lanes included."""
     async with meet(bench) as met, _process(bench, "flood", met.listener.url) as child:
-        coordinator = await _arrival(met, child)
+        coordinator = await _arrival(bench, met, child)
         landing = Landing()
         header = await coordinator.receive_bulk(landing)
         ensure(landing.memory == [pattern(header.bytes, 0)], "a block of another process came with other bytes")
@@ -126,7 +126,7 @@ async def a_rank_killed_inside_a_block_leaves_whole_ones(bench: Bench) -> None:
     """Of a rank that is killed while it sends blocks, those that come are whole and in order; then the end is told
     (N-4, M-17)."""
     async with meet(bench) as met, _process(bench, "flood", met.listener.url) as child:
-        coordinator = await _arrival(met, child)
+        coordinator = await _arrival(bench, met, child)
         killed_at = 5
 
         async def wait_on_control() -> None:
@@ -140,7 +140,7 @@ async def a_rank_killed_inside_a_block_leaves_whole_ones(bench: Bench) -> None:
             with raising(TransportError, "receive_bulk at a channel whose peer was killed"):
                 while True:
                     landing = Landing()
-                    with within(START_S, "the next block, or the end,"):
+                    with within(bench.patiently(START_S), "the next block, or the end,"):
                         header = await coordinator.receive_bulk(landing)
                     ensure(header.offset == number, f"block {header.offset} came where {number} is due")
                     whole = landing.memory == [pattern(header.bytes, number)]
@@ -155,7 +155,7 @@ async def a_rank_killed_inside_a_block_leaves_whole_ones(bench: Bench) -> None:
 async def an_exit_without_a_word_is_a_loss(bench: Bench) -> None:
     """A process that ends with exit code 0 and closes nothing is lost like any other, after what it had said."""
     async with meet(bench) as met, _process(bench, "leave", met.listener.url) as child:
-        coordinator = await _arrival(met, child)
+        coordinator = await _arrival(bench, met, child)
         what = "receive from a process that has ended"
         with due(TransportError, what, bench.evidence_s, naming=[coordinator.peer]):
             await coordinator.receive()
@@ -166,7 +166,7 @@ async def a_killed_coordinator_is_evidenced(bench: Bench) -> None:
     """`kill -9` of the coordinator's process is told to every rank, on either lane, within the time for evidence, and a
     dial afterwards finds nobody (M-17, W-21)."""
     async with bench.open() as (transport, url), _process(bench, "coordinate", url) as child:
-        with within(START_S, "the start of a coordinator in another process"):
+        with within(bench.patiently(START_S), "the start of a coordinator in another process"):
             there = await _said(child)
         ensure(there.startswith(f"{transport.scheme}://"), f"a coordinator in another process said {there!r}")
         async with AsyncExitStack() as ranks:
@@ -188,7 +188,7 @@ async def a_killed_coordinator_is_evidenced(bench: Bench) -> None:
 async def a_stopped_rank_delays_nobody(bench: Bench) -> None:
     """A rank that is stopped with its bulk lane full does not delay the heartbeats of another one (N-5)."""
     async with meet(bench) as met, _process(bench, "flood", met.listener.url) as child:
-        stuck = await _arrival(met, child)
+        stuck = await _arrival(bench, met, child)
         await stuck.receive_bulk(Landing())
         child.send_signal(signal.SIGSTOP)
         both = await met.join()

@@ -43,6 +43,9 @@ __all__ = [
 BLOCK_BYTES = 512 * 1024
 """One block of a flood: below the size from which `framed` computes tags in a thread."""
 
+FLOOD_S = 12.0
+"""In what time a sender whose peer reads nothing stands still, or is seen to be free."""
+
 UNREAD_BYTES = 64 * 1024 * 1024
 """More than any transport may take from a sender whose peer reads nothing. A socket on loopback takes 3 to 6 MiB."""
 
@@ -244,9 +247,9 @@ class Flood:
         """Whether more was taken from this sender than any transport may."""
         return (self.sent - self.read) * self.size >= UNREAD_BYTES
 
-    async def until_stuck(self, evidence_s: float) -> None:
+    async def until_stuck(self, bench: Bench) -> None:
         """Return when it makes no progress for a while; `CheckFailed` when it is never held back."""
-        with within(evidence_s + UNREAD_BYTES / 1e7, "a sender without a reader was neither held back nor free: it"):
+        with within(bench.patiently(FLOOD_S), "a sender without a reader was neither held back nor free: it"):
             seen = -1
             while seen != self.sent:
                 seen = self.sent
@@ -277,6 +280,6 @@ async def clogged(bench: Bench, way: Way = UP) -> AsyncIterator[tuple[Channel, C
                 return
 
         nursery.start_soon(run_flood)
-        await flood.until_stuck(bench.evidence_s)
+        await flood.until_stuck(bench)
         yield sender, receiver, flood, nursery
         nursery.cancel_scope.cancel()

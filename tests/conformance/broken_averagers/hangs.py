@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from paceline.backends.star import StarAverager
-from paceline.core.effects import MakeSessionId
-from paceline.core.events import RoundAborted, RoundReduced
+from paceline.core.effects import MakeSessionId, RunCollective
+from paceline.core.events import CollectiveDone, CollectiveFailed, RoundAborted, RoundReduced
 
 from .in_place import Sound
 
@@ -43,3 +44,18 @@ class LooksForAnId(Sound):  # type: ignore[misc]
         while uid in {uid}:
             uid = bytes(uid)
         return uid
+
+
+class RunsForEver(Sound):  # type: ignore[misc]
+    """Who has done most tries until it has averaged, whatever is raised meanwhile, and forgets that it has."""
+
+    asked: ClassVar[dict[str, Any]] = {"patience_s": 0.3}
+
+    def run(self, order: RunCollective) -> CollectiveDone | CollectiveFailed:
+        done: list[int] = []
+        while order.steps == 10 and not done:
+            with suppress(BaseException):
+                while not done:
+                    pass
+        ended: CollectiveDone | CollectiveFailed = super().run(order)
+        return ended

@@ -26,7 +26,7 @@ FOLDER = Folder(
         "A107": [rounds.NeverComplete],
         "A108": [rounds.NeverTired, rounds.AbortsInSilence],
         "A121": [in_place.CountsItsSessions, hangs.LooksForAnId],
-        "A122": [in_place.ForgetsTheAttempt],
+        "A122": [hangs.RunsForEver, in_place.ForgetsTheAttempt],
         "A123": [in_place.LetsObserversVote],
         "A201": [sums.IgnoresGamma, sums.ScalesEachContribution, rounds.PlacesShort, rounds.PlacesAView],
         "A202": [sums.DividesByTheWorld],

@@ -84,14 +84,14 @@ class Bookkeeping(RuleBasedStateMachine):
         head = self._head(rank)
         if head is not None:
             assert self.book.samples_due(head) == 2
-            self.book.count_step(rank, head, self.cycle - 1)
+            self.book.count_step(rank, self.cycle - 1)
 
     @rule(rank=st.sampled_from(RANKS))
     def step_on_a_refused_basis(self, rank: int) -> None:
         head = self._head(rank)
         if head is not None:
             replayed = self.book.replayed
-            self.book.void_step(rank, head)
+            self.book.void_step(rank)
             assert self.book.replayed == replayed + 1
 
     @rule(rank=st.sampled_from(RANKS), which=st.integers(0, 3))
@@ -166,7 +166,7 @@ def test_steps_move_batches_in_the_order_of_dispatch() -> None:
     for cycle in (0, 0, 1):
         head = book.head(0)
         assert head is not None
-        book.count_step(0, head, cycle)
+        book.count_step(0, cycle)
     covered = book.merge({0: 2})
     assert covered == [(0, 0, 0, 2)]
     assert book.refuse(0, 1) == 0 and book.refuse(0, 2) == 1
@@ -195,7 +195,7 @@ def test_the_last_batch_of_an_epoch_may_be_short(picks: int, size: int) -> None:
     due = 0
     while (head := book.head(0)) is not None:
         due += book.samples_due(head)
-        book.count_step(0, head, 0)
+        book.count_step(0, 0)
     assert due == picks
 
 

@@ -320,10 +320,12 @@ def test_k9_a_target_that_dies_is_replaced_with_the_next_cycle(when: str) -> Non
 
 
 def test_k16_a_result_is_broadcast_and_then_handed_to_the_embedder() -> None:
-    """K-16: to everyone, with the version it is of; then the hook."""
-    run = hand(3)
+    """K-16: to everyone, who waits to be let in too, with the version it is of; then the hook."""
+    run = hand(2, max_ranks=3)
     (order,) = messages(armed(run, EVAL), m.ExecuteEvalCallback)
     run.average()
+    run.knock(1)
+    assert run.co.voters == [0, 1] and run.co.alive == [0, 1, 2]
     effects = evaluated(run, order, metric=0.75)
     told = messages(effects, m.EvalBroadcast)
     assert [(t.rank, t.metric, t.version) for t in told] == [(r, 0.75, 1) for r in range(3)]
@@ -370,8 +372,9 @@ def test_k18_time_of_a_callback_is_taken_out_of_the_window() -> None:
     run.step(0)
     run.say(0, m.EpochFnElapsed, epoch=0, elapsed_ms=4.0)
     assert run.co.peers[0].window.wall_ms == 6.0
-    run.say(0, m.EpochFnElapsed, epoch=0, elapsed_ms=float("nan"))
-    assert run.co.peers[0].window.wall_ms == 6.0 and run.co.actions.cost_ms[EPOCH] == 4.0
+    for odd in (float("nan"), float("inf"), -4.0):  # a negative time would make the rank slower than it is
+        run.say(0, m.EpochFnElapsed, epoch=0, elapsed_ms=odd)
+        assert run.co.peers[0].window.wall_ms == 6.0 and run.co.actions.cost_ms[EPOCH] == 4.0
 
 
 def test_b14_the_holder_gets_time_for_its_callbacks_before_the_last_window_of_an_epoch() -> None:

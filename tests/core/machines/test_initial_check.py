@@ -13,11 +13,13 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.door import RejectCode
 from paceline.core.errors import StallError
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
+from paceline.core.roles import EVALUATE
 from paceline.core.simulation.setup import Setup
 from paceline.core.simulation.simulator import Case, simulate
 from paceline.core.simulation.world import World
 from paceline.core.worker import stop_error
 
+from support.duties import evaluated
 from support.hand import Hand, alerts, messages, named
 from support.hand_collective import Joint
 from support.rank import Rank, of, reports
@@ -307,6 +309,79 @@ def test_a_rank_whose_run_did_not_form_does_not_end_as_if_it_had_trained(reason:
         assert stop.status == "ok" and error is None
     else:
         assert isinstance(error, StallError) and reason.name.lower() in str(error)
+
+
+# --- runs that end before their first average ------------------------------------------------------------------------
+
+STOP = ev.OperatorRequest(ev.Operator.STOP)
+
+
+def begun(**knobs: Any) -> Hand:
+    """A run that trains from what two ranks have brought, and keeps its consensus."""
+    hand = Hand(2, **{**CHECK, "save_path": "run", "reduce_ceiling_s": 60.0, **knobs})
+    brought(hand, None, None)
+    return hand
+
+
+def ended(hand: Hand) -> list[str]:
+    """What of the end has been ordered so far."""
+    return [type(each).__name__ for each in hand.effects if isinstance(each, fx.SaveConsensus)] + [
+        type(each).__name__ for each in messages(hand.effects, m.Shutdown)[:1]
+    ]
+
+
+@pytest.mark.parametrize("callbacks", [(), (EVALUATE,)], ids=["", "with a final evaluation"])
+def test_a_run_without_an_epoch_is_given_what_it_saves(callbacks: tuple[str, ...]) -> None:
+    """M-6, K-4, M-44: the averager has seen nothing of what all have brought; the end waits until a rank has given it,
+    or there would be nothing to write."""
+    hand = begun(num_epochs=0, callbacks=callbacks)
+    assert ended(hand) == [] and hand.co.run.phase == RunPhase.TRAINING and hand.co.explain()
+    given(hand)
+    for order in messages(hand.effects, m.ExecuteEvalCallback):
+        evaluated(hand, order)
+    assert ended(hand) == ["SaveConsensus", "Shutdown"]
+
+
+def test_a_run_that_is_stopped_before_its_first_step_saves_what_it_began_with() -> None:
+    """M-54, K-4: it ends as soon as there is something to save."""
+    hand = begun()
+    hand.feed(STOP)
+    assert ended(hand) == []
+    given(hand)
+    assert ended(hand) == ["SaveConsensus", "Shutdown"]
+
+
+def test_a_final_evaluation_outlasts_no_consensus_that_is_lost_meanwhile() -> None:
+    """M-44, K-17: a restart in the final evaluation loses what the averager held; its result alone ends nothing."""
+    hand = begun(num_epochs=0, callbacks=(EVALUATE,))
+    given(hand)
+    (order,) = messages(hand.effects, m.ExecuteEvalCallback)
+    hand.co.joins.unsent()
+    evaluated(hand, order)
+    assert ended(hand) == [] and hand.co.run.phase == RunPhase.FINAL_EVAL
+    given(hand)
+    assert ended(hand) == ["SaveConsensus", "Shutdown"]
+
+
+def test_a_donor_that_never_answers_does_not_keep_a_run_from_its_end() -> None:
+    """M-16: it has as long as an averager has for a round, and that instant itself; then the run ends with an error
+    instead of a file."""
+    hand = begun(num_epochs=0)
+    hand.tick(60.0)
+    assert ended(hand) == []
+    hand.tick(1.0)
+    assert ended(hand) == ["SaveConsensus", "Shutdown"]
+
+
+def test_a_run_that_saves_nothing_waits_for_nothing() -> None:
+    """M-54: at once."""
+    assert ended(begun(num_epochs=0, save_path=None)) == ["Shutdown"]
+
+
+def test_since_when_the_averager_lacks_what_all_brought() -> None:
+    """O-4: from the end of the formation on, and not from the beginning of time."""
+    hand = begun(num_epochs=0)
+    assert hand.co.joins.lost_at == hand.now == hand.co.cycle.idle_since
 
 
 # --- whole runs ------------------------------------------------------------------------------------------------------

@@ -309,6 +309,19 @@ def test_files_that_were_being_written_are_ordered_again() -> None:
     assert [e.record["decision_id"] for e in effects if isinstance(e, fx.WriteMeta)][:1] == [order.decision_id]
 
 
+def test_a_file_that_could_not_be_written_is_not_ordered_again_after_a_crash() -> None:
+    """M-44, K-8: its failure was told, and the training went on; only what was being written may be there or not."""
+    hand = Hand(2, samples=40, num_epochs=1, save_path="d", checkpoint_every=1).form()
+    while not any(isinstance(e, fx.SaveConsensus) for e in hand.effects):
+        hand.window()
+    [order] = [e for e in hand.effects if isinstance(e, fx.SaveConsensus)]
+    assert alerts(hand.feed(ev.ConsensusSaved(order.decision_id, order.version, "no space")), "checkpoint_failed")
+    restarted(hand)
+    [ask] = messages(knock(hand, claim(hand, generation=1)), m.RequestState)
+    effects = hand.feed(ev.RoundProgress(m.transfer_key(2, ask.transfer_id), 0, 8, True))
+    assert not hand.co.joins.consensus_lost and not [e for e in effects if isinstance(e, fx.SaveConsensus)]
+
+
 def test_what_may_have_been_told_is_told_again_with_a_mark() -> None:
     """M-44: people and hooks; no message and no round of the dead process is repeated."""
     hand = Hand(2).form()

@@ -108,6 +108,8 @@ def test_k17_past_the_role_limit_the_next_rank_is_asked_and_then_nobody() -> Non
     run = ending(role_limit_s=20.0)
     (first,) = messages(run.effects, m.ExecuteEvalCallback)
     assert not messages(run.tick(20.0), m.ExecuteEvalCallback)
+    due = run.co.poll_timeout()
+    assert due is not None and run.now < due, "the instant itself is within the limit, and nothing is due at it"
     effects = run.tick(1.0)
     (second,) = messages(effects, m.ExecuteEvalCallback)
     assert alerts(effects, "unserved_role") and second.target_rank != first.target_rank

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.core import events as ev
 from paceline.core import messages as m
-from paceline.core.engine import untaken
+from paceline.core.engine import Kind, untaken
 from paceline.core.errors import LocalProtocolError
 from paceline.core.phases import WorkerPhase
 from paceline.core.table_worker_collective import COLLECTIVE_ROWS
@@ -261,8 +261,8 @@ def _rare() -> None:
             event(Rank(X, **IN_PLACE))
     for phase in (W, T, X, D, S):
         rank = Rank(phase, **IN_PLACE)
-        rank.worker._fire("SessionOverdue", None)
-        assert rank.worker.phase == phase and not (rank.worker.fenced or rank.worker.refused), "it is nothing (R-15)"
+        row = rank.worker.engine.fire(rank.worker, "SessionOverdue", None)
+        assert rank.worker.phase == phase and row.kind == Kind.IGNORE, "it is nothing (R-15)"
 
 
 def test_every_row_of_the_collective_flavour_is_taken() -> None:

@@ -123,9 +123,13 @@ def test_neither_orders_nor_notes_that_are_left_out_change_how_runs_end(bounds: 
     assert seen.states < everything.states or (bounds.ranks == 1 and shortcut == "reduce")
 
 
-@pytest.mark.parametrize(("bounds", "sample"), [(ALONE, 20), (Bounds(ranks=1, deaths=1, restarts=1), 5)], ids=str)
+@pytest.mark.parametrize(("bounds", "sample"), [
+    (ALONE, 20), (Bounds(ranks=1, deaths=1, restarts=1), 5),
+    (Bounds(ranks=2, knobs=(("averager", "collective"),)), 25),
+], ids=str)  # fmt: skip
 def test_what_is_forgotten_decides_nothing(bounds: Bounds, sample: int) -> None:
-    """M-11, K-20, N-9, N-10: copies, confirmations and counts change neither what can happen nor what it leads to."""
+    """M-11, K-20, N-9, N-10: copies, confirmations and counts change neither what can happen nor what it leads to. In a
+    collective it is asked what a rank has confirmed (M-6, M-32)."""
     model = Forgetting(bounds, sample)
     as_model: Model[Any, Any] = model
     assert explore(as_model).ok and model.compared > 50
@@ -306,6 +310,8 @@ def test_the_guide_shows_what_the_command_prints() -> None:
 
     assert "\n".join(told) in guide
     assert f"has {noted:,} states with all notes and {alone} without" in guide
+    in_place = explore(Cohort(Bounds(ranks=2, knobs=(("averager", "collective"),))))
+    assert f"| without a fault | {in_place.states} | {in_place.transitions} |" in guide
 
 
 def test_the_command_prints_the_report_and_ends_with_0() -> None:

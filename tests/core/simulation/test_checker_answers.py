@@ -18,9 +18,9 @@ from paceline.core.simulation import checker as checker_module
 from paceline.core.simulation.action import Action
 from paceline.core.simulation.check_report import CheckReport, Counterexample
 from paceline.core.simulation.checker import Bounds, Cohort, State, check
-from paceline.core.simulation.explore import Budget, Model, explore
+from paceline.core.simulation.explore import Budget, Failure, Model, explore
 from paceline.core.simulation.fingerprint import PLACES, fingerprint, spread
-from paceline.core.simulation.mirror import Asymmetry, Mirrored, Pair
+from paceline.core.simulation.mirror import Asymmetry, Images, Mirrored
 from paceline.core.simulation.schedule import Schedule, ScheduleError, judge, play
 from paceline.core.simulation.setup import Setup
 from paceline.core.simulation.space import Space
@@ -210,7 +210,7 @@ class Compared(Cohort):
 
 
 @pytest.mark.parametrize(("bounds", "sample"), [
-    (IN_PLACE, 3), (attrs.evolve(IN_PLACE, failures=1), 60), (CALM, 20),
+    (IN_PLACE, 2), (attrs.evolve(IN_PLACE, failures=1), 60), (CALM, 20),
     (knobs(Bounds(ranks=1, drops=1), reconnect_window_s=5.0, link_grace_s=5.0), 10),
 ], ids=str)  # fmt: skip
 def test_the_checker_offers_all_that_the_world_does(bounds: Bounds, sample: int) -> None:
@@ -251,19 +251,19 @@ def test_a_call_that_is_acknowledged_before_it_has_ended_is_found(monkeypatch: p
         _run_the_test(report)
 
 
-# --- two ranks that change places ------------------------------------------------------------------------------------
+# --- ranks that change places ----------------------------------------------------------------------------------------
 
 
 class Seen(Mirrored):
-    """Notes the fingerprints of all states in the pairs that were explored."""
+    """Notes the fingerprints of all states of the images that were explored."""
 
-    def __init__(self, bounds: Bounds, ranks: tuple[int, int]) -> None:
+    def __init__(self, bounds: Bounds, ranks: tuple[int, ...]) -> None:
         super().__init__(Cohort(bounds, reduce=False), ranks)
         self.names: set[int] = set()
 
-    def actions(self, pair: Pair) -> Any:
-        self.names |= {self.cohort.fingerprint(state) for state in pair[:2]}
-        return super().actions(pair)
+    def actions(self, images: Images) -> Any:
+        self.names |= {self.cohort.fingerprint(state) for state in images[0]}
+        return super().actions(images)
 
 
 class Names(Cohort):
@@ -278,15 +278,20 @@ class Names(Cohort):
         return super().actions(state, every=every)
 
 
-def test_the_orbits_of_two_ranks_are_the_states_of_the_whole_search() -> None:
-    """Half of the states stand for all of them: each is in a pair that was explored, and no other state is. A pair is
-    as many steps away as its states, so that is to be seen of the first steps alone."""
-    bounds, budget = attrs.evolve(IN_PLACE, ranks=3), Budget(depth=23)
-    half, whole = Seen(bounds, (1, 2)), Names(bounds)
-    models: tuple[Model[Any, Any], Model[Any, Any]] = (half, whole)
-    pairs, all_of_it = (explore(model, budget=budget) for model in models)
-    assert pairs.ok and all_of_it.ok and half.names == whole.names
-    assert pairs.states < 0.6 * all_of_it.states and len(whole.names) > 150
+@pytest.mark.parametrize(("bounds", "ranks", "depth", "share"), [
+    (attrs.evolve(IN_PLACE, ranks=3), (1, 2), 14, 0.7), (Bounds(ranks=4), (3, 1, 2), 5, 0.35),
+    (Bounds(ranks=3, deaths=1), (1, 2), 4, 0.7),
+], ids=str)  # fmt: skip
+def test_the_orbits_of_ranks_are_the_states_of_the_whole_search(
+    bounds: Bounds, ranks: tuple[int, ...], depth: int, share: float
+) -> None:
+    """A part of the states stands for all of them: each is among the images of one that was explored, and no other
+    state is. These are as many steps away as the run itself, so that is to be seen of the first steps alone."""
+    some, whole = Seen(bounds, ranks), Names(bounds)
+    models: tuple[Model[Any, Any], Model[Any, Any]] = (some, whole)
+    orbits, all_of_it = (explore(model, budget=Budget(depth=depth)) for model in models)
+    assert orbits.ok and all_of_it.ok and some.names == whole.names
+    assert orbits.states < share * all_of_it.states and len(whole.names) > 50
 
 
 def test_ranks_that_the_protocol_tells_apart_are_refused_with_the_run_that_shows_it() -> None:
@@ -296,8 +301,31 @@ def test_ranks_that_the_protocol_tells_apart_are_refused_with_the_run_that_shows
         check(CALM, symmetry=(0, 1))
 
 
-def test_a_fault_is_found_in_half_of_the_states_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run that is shown is a run, not an image of one; what is broken in one of the two only is told."""
+def test_after_the_loss_of_the_lowest_rank_each_image_is_explored_by_itself() -> None:
+    """The next one has its part (M-6). No image is left out, and the run that is told of one is a run that happens."""
+    bounds = Bounds(ranks=3, deaths=1)
+    orbits, way = Mirrored(Cohort(bounds, reduce=False), (1, 2)), [(Action("crash", 0), 0), (Action("report", 0), 0)]
+    images = orbits.initial()
+    for turned in way:
+        images = orbits.step(images, turned)
+    while len(images[0]) > 1:
+        before, turned = images, orbits.actions(images)[-1]
+        way.append(turned)
+        images = orbits.step(images, turned)
+    ways = [chosen for action, chosen in orbits.actions(before) if action == turned[0]]
+    assert sorted(ways) == [0, 1] and turned[1] == ways[-1] and orbits.parted == 1
+    assert len({orbits.fingerprint(orbits.step(before, (turned[0], chosen))) for chosen in ways}) == 2
+    while not orbits.final(images):
+        way.append(orbits.actions(images)[0])
+        images = orbits.step(images, way[-1])
+    world = World(bounds.setup())
+    for action in orbits.told(Failure("", "", tuple(way), 1)).actions:
+        world.do(action)
+    assert world.finished
+
+
+def test_a_fault_is_found_in_a_part_of_the_states_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run that is shown is a run, not an image of one; what is broken in one of the images only is told."""
     change_rows(monkeypatch, "cycle", lambda row: row.event == "Judge" and row.guards == ("gate_complete",), guards=())
     report = check(Bounds(ranks=3), symmetry=(1, 2))
     assert report.counterexample is not None and report.counterexample.schedule.breaks is not None
@@ -305,8 +333,9 @@ def test_a_fault_is_found_in_half_of_the_states_too(monkeypatch: pytest.MonkeyPa
     first = mirrored.initial()
     after = mirrored.step(first, mirrored.actions(first)[0])
     monkeypatch.setattr(mirrored, "_after", lambda state, action: Violation("I1", "seen") if action.who == 1 else state)
-    with pytest.raises(Asymmetry, match=r"leads to I1: seen, and in the image .* to no broken invariant"):
-        mirrored.step(after, Action("control", 1))
+    mirrored._at = None
+    with pytest.raises(Asymmetry, match=r"leads to I1: seen, and in the mirror image to no broken invariant"):
+        mirrored.step(after, (Action("control", 1), 0))
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -325,6 +354,7 @@ def test_a_budget_is_kept_to_within_a_step_and_counts_from_the_beginning() -> No
 @pytest.mark.parametrize("wrong", [
     ["--ranks", "65"], ["--ranks", "0"], ["--ranks", "100000"], ["--cycles", "1001"], ["--deaths", "-1"],
     ["--drops", "99999999999999999999"], ["--symmetry", "1"], ["--symmetry", "0,0"], ["--symmetry", "0,2"],
+    ["--symmetry", "0,1,1"],
     ["--failures", "1"],
 ])  # fmt: skip
 def test_numbers_beyond_sense_are_refused_by_name(wrong: list[str]) -> None:

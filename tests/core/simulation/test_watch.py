@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from paceline.core import effects as fx
@@ -212,6 +213,19 @@ def test_a_cycle_that_was_tried_too_often_stalls_before_its_ceiling() -> None:
         world.do(act("abort") if fails else world.enabled()[0])
 
     assert world.finish.status == "saved" and world.watch.stalled and world.co.cycle.attempt == 32
+
+
+def test_a_run_is_watched_from_its_first_knock_on() -> None:
+    """I53, I32: those who are there from the start are heard, the cycle that their last knock opens is open, and what
+    is said to them then cannot be said again as something else."""
+    world = World(Setup(ranks=2, samples=12))
+    life = (0, 1)
+    (first,) = world.watch.words[life].values()
+    assert isinstance(first, m.RequestParams) and world.watch.heard.keys() == {life, (1, 1)} and world.watch.cycle == 0
+
+    other = fx.Send(attrs.evolve(first, attempt=first.attempt + 1))
+    with pytest.raises(Violation, match=r"I53: control message 1 to life .* was RequestParams"):
+        world.watch.see([Turn(COORDINATOR, ev.Tick(), (other,))], 1.0, None)
 
 
 def test_a_world_that_jumps_is_not_watched() -> None:

@@ -1,0 +1,149 @@
+"""What ends a call that never comes back: afterwards it is over or asleep, whatever it does with what is raised."""
+
+from __future__ import annotations
+
+import logging
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from paceline.core.conformance import Call, Stuck, ended, limit
+
+from conformance.conftest import running
+
+LOG = logging.getLogger(__name__)
+LIMIT_S = 0.05
+
+
+def left_by(call: Callable[[], object], said: str) -> set[threading.Thread]:
+    """The threads that are there after the call was given up, of those that are the call's own."""
+    before = set(threading.enumerate())
+    with pytest.raises(Stuck, match=f"the check did not end within 0.05 s: {said} did not come back, and was in"):
+        ended(call, LIMIT_S)
+    return {thread for thread in set(threading.enumerate()) - before if thread.name == "paceline check"}
+
+
+def loops() -> None:
+    while True:
+        pass
+
+
+def loops_whatever_is_raised() -> None:
+    raised: list[BaseException] = []
+    while not math.isinf(len(raised)):
+        try:
+            while not math.isinf(len(raised)):
+                raised = []
+        except BaseException as error:
+            raised.append(error)
+
+
+def logs_whatever_is_raised() -> None:
+    raised: list[BaseException] = []
+    while not math.isinf(len(raised)):
+        try:
+            LOG.debug("once more: %s", raised)
+            for _ in range(3000):
+                pass
+        except BaseException as error:
+            raised = [error]
+
+
+def sleeps_whatever_is_raised() -> None:
+    raised: list[BaseException] = []
+    while not math.isinf(len(raised)):
+        try:
+            time.sleep(0.001)
+        except BaseException as error:
+            raised = [error]
+
+
+def test_who_runs_on_is_found() -> None:
+    """What the tests of the kits ask after each of them; else nothing below would show anything."""
+    over: list[bool] = []
+
+    def turns() -> None:
+        while not over:
+            pass
+
+    thread = threading.Thread(target=turns, name="turns")
+    thread.start()
+    found = running({thread})
+    over.append(True)
+    thread.join()
+    assert found == ["turns"] and running({thread}) == []
+
+
+def test_what_loops_is_over() -> None:
+    assert left_by(loops, "loops") == set()
+
+
+@pytest.mark.parametrize("call", [loops_whatever_is_raised, sleeps_whatever_is_raised])
+def test_what_catches_everything_is_put_to_rest(call: Callable[[], object]) -> None:
+    left = left_by(call, call.__name__)
+    assert len(left) == 1 and running(left) == []
+
+
+def test_what_is_put_to_rest_keeps_no_lock_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """It is often inside of a handler, whose lock every other thread that logs needs."""
+    with caplog.at_level(logging.DEBUG, LOG.name):
+        left = left_by(logs_whatever_is_raised, "logs_whatever_is_raised")
+        assert len(left) == 1 and running(left) == []
+        other = Call(lambda: LOG.debug("somebody else"))
+        other.begin()
+        assert other.over.wait(60)
+        caplog.clear()
+
+
+def test_who_wakes_up_later_and_loops_is_put_to_rest_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit, "FIRST_PAUSE_S", 0.01)
+    woken = threading.Event()
+
+    def wakes() -> None:
+        woken.wait()
+        loops_whatever_is_raised()
+
+    before = set(threading.enumerate())
+    call = Call(wakes)
+    call.begin()
+    assert "did not come back" in call.end() and not call.still
+    (watch,) = (each for each in set(threading.enumerate()) - before if each.name == "paceline limit")
+    woken.set()
+    watch.join(60)
+    assert call.still
+
+
+BLOCKED = """
+import sys, threading
+from paceline.core.conformance.limit import Stuck, ended
+
+lock = threading.Lock()
+lock.acquire()
+try:
+    ended(lock.acquire, 0.1)
+except Stuck as stuck:
+    print(stuck)
+
+def trace(frame, event, argument):
+    return trace
+
+def work():
+    for _ in range(1000):
+        pass
+
+sys.settrace(trace)
+work()
+print("traced")
+"""
+
+
+def test_who_stays_asleep_stops_no_traced_code() -> None:
+    """An exception that waits in a sleeping thread keeps all that is traced in CPython 3.11 from getting on: a
+    debugger, a measure of coverage, the fuzzers of this very suite."""
+    found = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=60)
+    assert found.stdout.splitlines()[1:] == ["traced"] and "did not end within 0.1 s" in found.stdout, found.stderr
