@@ -110,7 +110,7 @@ class Run:
         self.world.reached = self.marks.reach
         pace = draw_pace(case.ranks, self.setup.blocks, wild, dice.fork(PACE))
         self.clockwork = Clockwork(self.world, pace, dice.fork(TIMING), self._heard)
-        plan = draw_plan(wild, dice.fork(FAULTS))
+        plan = draw_plan(wild, dice.fork(FAULTS), wire=self.setup.wire)
         storm = dice.fork(STORM)
         self.storm = Storm(self.clockwork, plan, storm, STEP_S, self.setup.config().staleness_s)
         self.work = _batches(self.setup)
