@@ -37,7 +37,8 @@ class Capabilities:
 
     `in_place`: it averages the live parameters inside one call of all ranks; otherwise ranks ship copies.
     `abortable`: a round in flight can be given up and repeated. `needs_session`: it needs a communicator that is
-    rebuilt when the cohort changes. `devices`: device types whose tensors it takes, as torch names them.
+    rebuilt when the cohort changes. `devices`: a label for people, the types of devices on which models lie that are
+    averaged with it, as torch names them. Whatever these are, an averager is handed memory of the host.
     """
 
     in_place: bool

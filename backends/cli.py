@@ -7,7 +7,6 @@ too, so `endings` speaks in place of click. Modules that load torch or trio are 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -29,7 +28,7 @@ from .command_replay import replay
 from .command_simulate import simulate
 from .endings import Commands, end, leave
 from .extras import needing
-from .knobs import parse_knobs
+from .knobs import parse_knobs, was_given
 from .places import file_for, folder_for
 from .words import counted
 
@@ -95,7 +94,7 @@ DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
 def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | None, epochs: int | None,
             batch_size: int | None, seed: int | None, checkpoint_every: int | None, eval_every: int | None,
-            resume: Path | None, knobs: Sequence[str]) -> Config:  # fmt: skip
+            resume: Path | None, knobs: Sequence[str], journal: Path | None = None) -> Config:  # fmt: skip
     """The run's config from the options; ConfigError for what is not allowed."""
     if ranks < 1:
         raise ConfigError(f"--ranks {ranks} is not allowed: a run needs at least one rank; give 1 or more (V-3)")
@@ -108,19 +107,21 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
     }  # fmt: skip
     if resume is not None:
         values["initial_state"] = str(resume)
-    values.update(parse_knobs(knobs))
+    if journal is not None:
+        values["journal"] = str(journal)
+    values.update(parse_knobs(knobs, (*values, "epochs", "resume", "journal")))
     if _debugging():
         values.setdefault("stall_dump_s", DEBUG_DUMP_S)
     return Config.from_knobs(values)
 
 
 def _as_arguments(options: Mapping[str, Any]) -> list[str]:
-    """The same options again, as the coordinator process is told them."""
+    """What was given of these options, as the coordinator process is told it; the defaults it has itself."""
     arguments = []
     for name, value in options.items():
         if name == "knobs":
             arguments += [word for knob in value for word in ("--set", knob)]
-        elif value is not None:
+        elif value is not None and was_given(name):
             arguments += [f"--{name.replace('_', '-')}", str(value)]
     return arguments
 
@@ -279,9 +280,7 @@ def coordinate(bind: str, ranks: int, run_dir: Path | None, records: bool, journ
     They come from other terminals or hosts. What they need is printed: the command, the token and the run id.
     """
     _debug(debug)
-    if journal is not None:
-        options["knobs"] = (*options["knobs"], f"journal={json.dumps(str(journal))}")
-    config = _config(ranks, **options)
+    config = _config(ranks, journal=journal, **options)
     _check_resume(config)
     run_dir = run_dir or options["resume"] or DEFAULT_RUN_DIR
     folder_for("--run-dir", run_dir)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import CheckpointError
-from .places import read_text
+from .places import refuse_order_mark, text_of
 from .words import counted
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["replay"]
 
-MAGIC = "paceline schedule"
+MAGIC = b"paceline schedule"
 FIRST = 200
-"""Characters of the first line that are looked at: what has no lines may be of any length."""
+"""Bytes that are looked at before all the others are read."""
 REMARK = "%% "
 """How a line begins that Mermaid passes over."""
 MOST_ACTIONS = 1_000_000_000
@@ -53,19 +53,36 @@ def replay(until: int | None, diagram: bool, explains: bool, file: Path) -> int:
     A long journal has parts, each of which begins with a snapshot: each is compared, and all of them are one run, with
     one diagram and one end.
     """
+    data = _contents(file)
+    if data.startswith(MAGIC):
+        from ..core.simulation.schedule import Schedule, ScheduleError
+
+        schedule = None
+        try:
+            schedule = Schedule.parse(text_of(file, data))
+            return _play(schedule, until, diagram, explains)
+        except ScheduleError as error:
+            line = "" if schedule is None or error.action is None else f"line {schedule.numbers[error.action - 1]}: "
+            raise ScheduleError(f"{file}, {line}{error}") from error
+    return _compare(file, data, until, diagram, explains)
+
+
+def _contents(file: Path) -> bytes:
+    """What is in a file that can be replayed. It is read once, and from its beginning on: what is not there again for a
+    second look, as in a pipe, can be replayed as well, and what is nothing of ours may go on without an end."""
     try:
-        with open(file, encoding="utf-8", errors="replace") as opened:
-            first = opened.readline(FIRST)
+        with open(file, "rb") as opened:
+            first = opened.read(FIRST)
+            if not first:
+                raise CheckpointError(f"{file} cannot be replayed: it is empty")
+            if not first.startswith((MAGIC, b"{")):
+                refuse_order_mark(file, first)
+                begins = first[:40].decode(errors="replace").partition("\n")[0].rstrip()
+                raise CheckpointError(f"{file} cannot be replayed: it begins with {begins!r}, and is neither a "
+                                      "schedule, nor a journal, nor the record of a run")  # fmt: skip
+            return first + opened.read()
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    if first.startswith(MAGIC):
-        from ..core.simulation.schedule import Schedule
-
-        return _play(Schedule.parse(read_text(file)), until, diagram, explains)
-    if not first.startswith("{"):
-        raise CheckpointError(f"{file} cannot be replayed: it begins with {first[:40].rstrip()!r}, and is neither a "
-                              "schedule, nor a journal, nor the record of a run")  # fmt: skip
-    return _compare(file, until, diagram, explains)
 
 
 # --- schedules -------------------------------------------------------------------------------------------------------
@@ -95,7 +112,8 @@ def _play(schedule: Schedule, until: int | None, diagram: bool, explains: bool) 
     remark = REMARK if diagram else ""
     if explains:
         _explain(world.co.explain(), remark)
-    well, verdict = judge(schedule, world, broken, whole=until is None)
+    whole = until is None or len(steps) < until or (not schedule.dullest and until == len(schedule.actions))
+    well, verdict = judge(schedule, world, broken, whole=whole)
     click.echo(f"{remark}{verdict}")
     return 0 if well else 1
 
@@ -112,15 +130,15 @@ Part = tuple[str, "Head", "list[Ready]"]
 """Of a record one machine, of a journal what follows one of its snapshots: its name, how it begins, what happened."""
 
 
-def _compare(file: Path, until: int | None, diagram: bool, explains: bool) -> int:
+def _compare(file: Path, data: bytes, until: int | None, diagram: bool, explains: bool) -> int:
     from ..transports.journal_file import is_torn, read_journal
     from ..transports.record_file import is_record, read_record, replay_batches
 
-    recorded = is_record(file)
+    recorded = is_record(data)
     if recorded:
-        parts = [(by, head, _cut(batches, until)) for by, (head, batches) in read_record(file).items()]
+        parts = [(by, head, _cut(batches, until)) for by, (head, batches) in read_record(file, data).items()]
     else:
-        whole = read_journal(file)
+        whole = read_journal(file, data)
         names = [f"part {number}" if len(whole) > 1 else "" for number in range(1, len(whole) + 1)]
         parts = _cut_parts([(name, *part) for name, part in zip(names, whole, strict=True)], until)
     shown = [part for part in parts if not recorded or part[0].startswith("coordinator")]
@@ -132,7 +150,10 @@ def _compare(file: Path, until: int | None, diagram: bool, explains: bool) -> in
         _explain(_machine(head, [record for batch in batches for record in batch.records]).explain(), remark)
     differs = False
     for by, head, batches in parts:
-        found = replay_batches(by, head, batches)
+        try:
+            found = replay_batches(by, head, batches)
+        except CheckpointError as error:
+            raise CheckpointError(f"{file}: {error}") from error
         differs = differs or found.difference is not None
         name = f"{by}: " if by else ""
         if found.difference is not None and not recorded:
@@ -141,7 +162,7 @@ def _compare(file: Path, until: int | None, diagram: bool, explains: bool) -> in
             said = found.difference or "the replay is the same"
             counts = f"{counted(found.events, 'event')}, {counted(found.effects, 'effect')}"
             click.echo(f"{remark}{name}{counts}: {said}")
-    if is_torn(file):
+    if is_torn(data):
         click.echo(f"{remark}the last line was never finished, so it is left out")
     return 1 if differs else 0
 

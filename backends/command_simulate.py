@@ -7,6 +7,7 @@ outcomes are added up in whatever order they come. What is printed does not depe
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from .words import counted
 
 if TYPE_CHECKING:
     from ..core.simulation.campaign import Campaign
-    from ..core.simulation.simulator import Case, Outcome
+    from ..core.simulation.simulator import Case, Outcome, Run
 
 __all__ = ["begin_process", "simulate"]
 
@@ -34,6 +35,8 @@ an interpreter does took a tenth of its time."""
 SEEDS, MOST_SEEDS, MOST_SEED = 100, 1_000_000, (1 << 63) - 1
 PLAIN_FIRST, PLAIN_EVERY = (10, 100), 1000
 """Runs after which a line of progress comes where there is no terminal."""
+SINGLE_S = 15.0
+"""Between two lines of progress of a single run."""
 SHOWN = 5
 """Failures that are shortened and written; the others are named."""
 
@@ -79,7 +82,8 @@ def simulate(ranks: int, seeds: int | None, seed: int | None, faults: str, polic
     _check(cases[0])
     campaign = Campaign(faults, ranks)
     with _progress(len(cases), hidden=as_json) as advance:
-        for outcome in _outcomes(cases, min(processes, len(cases))):
+        outcomes = _outcomes(cases, min(processes, len(cases))) if seed is None else [_run(cases[0], _Teller(as_json))]
+        for outcome in outcomes:
             campaign.add(outcome)
             advance(len(campaign.failures))
     written = _write_failures(campaign, out)
@@ -103,12 +107,12 @@ def _check(case: Case) -> None:
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def _run(case: Case) -> Outcome:
+def _run(case: Case, watch: Callable[[Run], None] | None = None) -> Outcome:
     from ..core.simulation.simulator import simulate as run
     from ..transports.codec import MsgpackCodec
 
     try:
-        return run(case, codec=MsgpackCodec())
+        return run(case, codec=MsgpackCodec(), watch=watch)
     except StopIteration as error:  # to whoever goes through the cases it would be the end of them
         raise RuntimeError(f"seed {case.seed} broke off") from error
 
@@ -159,6 +163,21 @@ class _progress:
         self._bar.update(self._task, advance=1, failed=failed)
         if self._plain and (self._done in PLAIN_FIRST or self._done % PLAIN_EVERY == 0):
             click.echo(f"simulating: {self._done:,} of {self._total:,}, {failed} failed", err=True)
+
+
+class _Teller:
+    """Says on standard error how far a single run is, now and then: one of many ranks may take minutes."""
+
+    def __init__(self, hidden: bool) -> None:
+        self._hidden = hidden
+        self._next = time.monotonic() + SINGLE_S
+
+    def __call__(self, run: Run) -> None:
+        if not self._hidden and time.monotonic() >= self._next:
+            self._next = time.monotonic() + SINGLE_S
+            cycles = counted(run.world.co.cycle.sync_rounds, "cycle")
+            click.echo(f"simulating seed {run.case.seed}: {counted(run.clockwork.steps, 'event')}, "
+                       f"{run.clockwork.now:,.0f} s of virtual time, {cycles}", err=True)  # fmt: skip
 
 
 # --- what is written and said ----------------------------------------------------------------------------------------

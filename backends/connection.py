@@ -25,11 +25,12 @@ from ..core.cadence_inputs import device_text
 from ..core.config import LEAST_SCALE, config_digest
 from ..core.door import PROTOCOL
 from ..core.effects import Save
-from ..core.errors import ConfigError, PacelineError, RefusedError, TransportError
+from ..core.errors import ConfigError, PacelineError, RefusedError, RemoteProtocolError, TransportError
 from ..core.messages import Hello, Reject, RejectCode, ResumeClaim, Welcome, WelcomeStatus
 from ..core.phases import WorkerPhase
 from ..core.schema import Schema
 from ..core.worker import Worker, WorkerSettings
+from ..core.worker_link import pause_s
 from ..transports.api import Channel, Credentials
 from ..transports.groups import first_error
 from ..transports.rank_driver import Answer, RankDriver
@@ -48,6 +49,8 @@ POLL_S = 0.5
 """How often who waits for orders of a failed rank looks whether any can come."""
 WELCOME_S = 30.0
 """How long the coordinator may take to answer a Hello, under `time_scale`."""
+OF_A_GHOST = (RejectCode.SEAT, RejectCode.FULL)
+"""Refusals that the seat of a rank whose link broke before its welcome is the reason of."""
 
 
 def _hex(name: str, size: int) -> bytes:
@@ -237,23 +240,38 @@ class Connection:
 async def _enter(
     dial: Callable[[], Awaitable[Channel]], hello: Hello, patience_s: float, scale: float
 ) -> tuple[Channel, Welcome]:
-    """A channel whose Hello was welcomed. A door that is busy is knocked at again, for as long as a dial would go on:
-    that is over soon, unlike a run that is full or at its end (N-29)."""
+    """A channel whose Hello was welcomed. What is better soon is tried again, for as long as a dial would go on: a door
+    that is busy, unlike a run that is full or at its end (N-29), and a link that ends between Hello and answer,
+    whatever ends it (M-3). The coordinator may have let in what hung up then; until it knows that, the seat is this
+    rank's own ghost's."""
     until = trio.current_time() + patience_s * scale
+    broken = 0
     while True:
         channel = await dial()
+        answer: Welcome | Reject | TransportError
+        failure: PacelineError
         try:
             answer = await _ask(channel, hello, scale)
+        except TransportError as error:
+            answer = error
         except BaseException:
             await channel.aclose()
             raise
         if isinstance(answer, Welcome):
             return channel, answer
         await channel.aclose()
-        if answer.code != RejectCode.BUSY or trio.current_time() + answer.after_s > until:
+        pause = pause_s(hello.host.encode(), hello.wanted_rank or 0, broken) * scale
+        if isinstance(answer, TransportError):
+            soon, failure = True, answer
+            broken += 1
+        else:
+            soon = answer.code == RejectCode.BUSY or (broken > 0 and answer.code in OF_A_GHOST)
+            pause = answer.after_s or pause
             text = f"the coordinator refused this rank: {answer.text}"
-            raise RefusedError(text, code=answer.code, retry=answer.retry)
-        await trio.sleep(answer.after_s)
+            failure = RefusedError(text, code=answer.code, retry=answer.retry)
+        if not soon or trio.current_time() + pause > until:
+            raise failure
+        await trio.sleep(pause)
 
 
 async def _ask(channel: Channel, hello: Hello, scale: float) -> Welcome | Reject:
@@ -261,7 +279,7 @@ async def _ask(channel: Channel, hello: Hello, scale: float) -> Welcome | Reject
         await channel.send(hello)
         answer = await channel.receive()
         if not isinstance(answer, (Welcome, Reject)):
-            raise TransportError(f"the coordinator answered Hello with {type(answer).__name__}")
+            raise RemoteProtocolError(f"the coordinator answered Hello with {type(answer).__name__}")
         return answer
     raise TransportError(f"the coordinator at {channel.peer} did not answer within {WELCOME_S * scale:g} s")
 

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from .report import Figures
 from .screen import Screen
-from .words import counted
+from .words import alert_in_words, counted, waited_in_words, waiting_in_words
 
 __all__ = ["Board", "Display", "comparison", "plain_error"]
 
@@ -49,6 +49,7 @@ class Board:
     losses: Mapping[str, float | None] = attrs.field(factory=dict)
     began: float | None = None
     now: float = 0.0
+    waiting: bool = False
 
     def feed(self, record: Mapping[str, Any]) -> str | None:
         """Take a record in; gives what a person should be told at once, if anything."""
@@ -70,8 +71,14 @@ class Board:
             return f"evaluation after {what}: {record['metric']:.6g} (version {record['version']})"
         elif event == "Refused" and "who" in record:
             return f"refused {record['who']}: {record['why']}"
-        elif event == "Alert" and record["kind"] not in ("rank_lost", "drift"):
-            return f"{record['path']}: {record['text']}"
+        elif event == "Waiting":
+            self.waiting = True
+            return waiting_in_words(record)
+        elif event == "Waited":
+            self.waiting = False
+            return waited_in_words(record)
+        elif event == "Alert" and record["kind"] != "rank_lost":  # a death is an event as well
+            return alert_in_words(record["path"], record["text"], record.get("count", 1))
         return None
 
     @property
@@ -79,6 +86,11 @@ class Board:
         """Training loss of the last window, the mean over the ranks."""
         known = [loss for loss in self.losses.values() if loss is not None]
         return sum(known) / len(known) if known else None
+
+    @property
+    def moved(self) -> tuple[object, ...]:
+        """Differs from what it was before if the run has got on."""
+        return self.phase, self.cycle, self.merged, sum([rank["steps"] for rank in self.ranks])
 
     @property
     def elapsed(self) -> float:
@@ -128,7 +140,8 @@ class Display:
     """Shows one run while it goes on; a context manager and a `launch.Watcher`.
 
     Progress and the ranks' standard output go to standard output, the ranks' error output to standard error. With
-    `quiet` the ranks' output is not shown.
+    `quiet` the ranks' output is not shown. Where there is no terminal, the lines that tell of a wait (O-3) take the
+    place of those of progress, as long as there is none.
     """
 
     def __init__(self, title: str = "", *, quiet: bool = False, console: Console | None = None) -> None:
@@ -136,6 +149,7 @@ class Display:
         self._console = console or Screen(highlight=False)
         self._quiet = quiet
         self._next_plain = 0.0
+        self._shown: tuple[object, ...] = ()
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stderr=False)
@@ -163,7 +177,9 @@ class Display:
             self._live.update(self.board.draw(), refresh=True)
         elif time.monotonic() >= self._next_plain:
             self._next_plain = time.monotonic() + PLAIN_EVERY_S
-            self._print(self.board.line())
+            shown, self._shown = self._shown, self.board.moved
+            if self._shown != shown or not self.board.waiting:
+                self._print(self.board.line())
 
     def line(self, rank: int | None, text: str, *, error: bool) -> None:
         """See `Watcher.line`."""

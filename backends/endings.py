@@ -8,6 +8,7 @@ which would say so in words of its own.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import select
@@ -27,6 +28,8 @@ INTERRUPTED = 130
 """Ctrl-C: what a shell says of a process that SIGINT ended."""
 CLOSED_PIPE = 141
 """Whoever read the output has gone, as `head` does when it has seen enough: what a shell says of SIGPIPE."""
+NEAR = 0.75
+"""How alike, from 0 to 1, an option and a word are of which one was meant for the other."""
 NO_PLACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 """What the system says where something could not be written, which is nobody's bug."""
 
@@ -74,13 +77,24 @@ def end(error: BaseException) -> int:
         return ConfigError.exit_code
     if isinstance(cause, click.ClickException):
         context = getattr(cause, "ctx", None)
-        text = cause.format_message().rstrip(".")
         where = context.command_path if context else "paceline"
-        return complain(f"{text[:1].lower()}{text[1:]}; see {where} --help", ConfigError.exit_code)
+        return complain(f"{_in_our_words(cause)}; see {where} --help", ConfigError.exit_code)
     if isinstance(cause, OSError) and cause.errno in NO_PLACE:
         _flushed()
         return _no_place(cause)
     return complain(f"{type(cause).__name__}: {cause}; this is a bug, please report it", UNKNOWN_ERROR)
+
+
+def _in_our_words(cause: click.ClickException) -> str:
+    """What click says of an option, without its questions: a guess at what was meant is of no use where the names have
+    nothing in common, and "a valid integer range" is no word for a number."""
+    if isinstance(cause, click.NoSuchOption):
+        near = difflib.get_close_matches(cause.option_name, cause.possibilities or (), n=1, cutoff=NEAR)
+        return f"no such option: {cause.option_name}" + (f", but there is {near[0]}" if near else "")
+    text = cause.format_message().rstrip(".?")
+    for kind, ours in (("integer", "whole number"), ("float", "number")):
+        text = text.replace(f"a valid {kind} range", f"a {ours}").replace(f"a valid {kind}", f"a {ours}")
+    return f"{text[:1].lower()}{text[1:]}"
 
 
 def leave(code: int) -> NoReturn:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..core.errors import CheckpointError, ConfigError
 
-__all__ = ["file_for", "folder_for", "read_text", "write_text"]
+__all__ = ["file_for", "folder_for", "read_text", "refuse_order_mark", "text_of", "write_text"]
 
 
 def file_for(option: str, path: Path | None, *, folders: bool = False) -> None:
@@ -50,14 +50,33 @@ def folder_for(option: str, path: Path) -> None:
                 place.rmdir()
 
 
+ORDER_MARKS = {b"\xef\xbb\xbf": "UTF-8", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+"""What some editors put before a text."""
+
+
 def read_text(path: Path) -> str:
     """What is in a file of text. Raises `CheckpointError`."""
     try:
-        return path.read_text(encoding="utf-8")
+        return text_of(path, path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {_why(error)}") from error
+
+
+def text_of(path: Path, data: bytes) -> str:
+    """The text that was read from a file. Raises `CheckpointError`."""
+    refuse_order_mark(path, data)
+    try:
+        return data.decode()
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} cannot be read: byte {error.start} is no text in UTF-8") from error
+
+
+def refuse_order_mark(path: Path, data: bytes) -> None:
+    """A mark that no eye sees is named. Raises `CheckpointError`."""
+    for mark, name in ORDER_MARKS.items():
+        if data.startswith(mark):
+            raise CheckpointError(f"{path} cannot be read: it begins with the byte order mark (BOM) of {name}; save it "
+                                  "as UTF-8 without one")  # fmt: skip
 
 
 def write_text(path: Path, text: str) -> Path:

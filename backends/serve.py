@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,11 +23,13 @@ import trio
 
 from ..core import effects as fx
 from ..core import events as ev
+from ..core.alerts import Alerts
 from ..core.config import Config
 from ..core.coordinator import Coordinator
 from ..core.errors import CheckpointError, ConfigError
 from ..core.phases import RunPhase
 from ..core.schema import Schema
+from ..core.waiting import Teller
 from ..transports.api import Credentials, Listener
 from ..transports.driver import CoordinatorDriver
 from ..transports.groups import first_error
@@ -37,6 +39,7 @@ from .averager import Averager, find_averager
 from .bundle import read_bundle
 from .reopen import begin
 from .star_server import StarServer
+from .words import alert_in_words
 
 __all__ = ["INTERRUPTED", "Recorder", "serve"]
 
@@ -49,7 +52,8 @@ INTERRUPTED = 130
 
 class Recorder:
     """Turns effects into records (O-3) for a file and for whoever looks on. A sink that fails is dropped. With `append`
-    the file goes on, so that the timeline of a resumed run tells of both."""
+    the file goes on, so that the timeline of a resumed run tells of both. Equal alerts become one, with a count; where
+    nobody looks on, they are printed (O-2). With each `status` it is told who is waited for, if that is due (O-3)."""
 
     def __init__(
         self, coordinator: Coordinator, path: Path | None, look: Callable[[dict[str, Any]], None] | None,
@@ -59,6 +63,8 @@ class Recorder:
         self._look = look
         self._file: TextIO | None = None
         self._speeds: dict[int, deque[tuple[float, int]]] = {}
+        self._alerts = Alerts()
+        self._teller = Teller()
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +78,24 @@ class Recorder:
         """One effect that is for people."""
         if isinstance(effect, fx.Emit):
             self.record(effect.name, effect.facts)
-        elif isinstance(effect, (fx.Alert, fx.Finish)):
-            self.record(type(effect).__name__, attrs.asdict(effect))
+        elif isinstance(effect, fx.Alert):
+            self._alert(self._alerts.take(effect, self._co.now))
+        elif isinstance(effect, fx.Finish):
+            self._tell()
+            self._alert(self._alerts.close())
+            self.record("Finish", attrs.asdict(effect))
+
+    def _tell(self) -> None:
+        """What time makes worth telling: who is waited for, and how often an alert was repeated."""
+        self._alert(self._alerts.due(self._co.now))
+        for event in self._teller.look(self._co):
+            self.record(event.name, event.facts)
+
+    def _alert(self, told: Iterable[tuple[fx.Alert, int]]) -> None:
+        for alert, count in told:
+            self.record("Alert", {**attrs.asdict(alert), "count": count})
+            if self._look is None:
+                print(f"paceline: {alert_in_words(alert.path, alert.text, count)}", flush=True)
 
     def record(self, event: str, facts: dict[str, Any]) -> None:
         """One record, stamped."""
@@ -88,8 +110,8 @@ class Recorder:
                 self._look(line)
             except Exception as error:  # whoever looks on must not end a run (N-12)
                 self._look = None
-                self.record("Alert", {"kind": "callback_failed", "path": "on_record", "critical": False,
-                                      "text": f"{type(error).__name__}: {error}; it gets no more records"})  # fmt: skip
+                text = f"{type(error).__name__}: {error}; it gets no more records"
+                self._alert([(fx.Alert("callback_failed", "on_record", text), 1)])
         if self._file is not None and event != "Status":
             try:
                 self._file.write(json.dumps(line) + "\n")
@@ -97,7 +119,9 @@ class Recorder:
                 self._file = None
 
     def status(self) -> None:
-        """Where everyone stands, for a live display."""
+        """Where everyone stands, for a live display, after what time makes worth telling. To be called a few times a
+        second."""
+        self._tell()
         co, now = self._co, time.monotonic()
         ranks = []
         for rank in sorted(co.peers):
@@ -115,6 +139,7 @@ class Recorder:
         self.record("Status", {
             "ranks": ranks, "version": co.cycle.version, "epoch": min(co.book.first_live, max(0, epochs - 1)),
             "merged": co.book.covered, "total": sum(co.book.total(epoch) for epoch in range(epochs)),
+            "waiting": self._teller.facts,
         })  # fmt: skip
 
     def _state(self, rank: int) -> str:

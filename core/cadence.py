@@ -300,7 +300,8 @@ class Balancer:
     # --- the verdict seam -----------------------------------------------------------------------------------------
 
     def apply(self, verdict: Verdict) -> None:
-        """The only way a verdict changes the balancer, whoever gave it (B-12)."""
+        """The only way a verdict changes the balancer, whoever gave it (B-12). A complaint switches growth off,
+        quiet cycles in a row switch it on again (B-11)."""
         if isinstance(verdict, Stable):
             self._commit(verdict.relax_up)
             return

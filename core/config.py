@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -25,8 +25,11 @@ __all__ = ["GUARD_NAMES", "LATER", "LEAST_SCALE", "OWN_STATES", "POLICIES", "WIS
 POLICIES = ("sync", "cadence", "async")
 GUARD_NAMES = ("level", "growth", "none")
 DEFAULT_SEED = 42
-LEAST_SCALE = 0.1
-"""The smallest `time_scale` (M-3)."""
+LEAST_SCALE, MOST_SCALE = 0.1, 10_000.0
+"""Bounds of `time_scale` (M-3)."""
+MOST_SECONDS = 1e9
+"""No duration is longer, some thirty years: a larger one is a mistake in the number, and what is made of several of
+them has to stay a second of the clock that one can add to."""
 
 WISHABLE = ("batch_size", "num_epochs", "seed", "repeats", "epoch_splits", "drop_last")
 """What a rank's script may state (V-6): it fills what the coordinator left open, and must agree with the rest."""
@@ -51,6 +54,32 @@ def _refuse(knob: str, value: object, rule: str) -> None:
     raise ConfigError(f"{knob} = {value!r} is not allowed: {rule}")
 
 
+def _told(cls: type) -> type:
+    """Knobs are looked for by name before a config is made of them: what Python says of one that it does not know is no
+    `ConfigError`, and says nothing of the knobs of later features."""
+    make: Any = cls.__init__  # type: ignore[misc]
+
+    @functools.wraps(make)
+    def init(self: Any, *values: object, **knobs: Any) -> None:
+        if values:
+            raise ConfigError(f"{values[0]!r:.60} is not allowed: give knobs by name, such as Config(batch_size=32)")
+        _known(knobs)
+        make(self, **knobs)
+
+    cls.__init__ = init  # type: ignore[misc]
+    return cls
+
+
+def _known(knobs: Iterable[str]) -> None:
+    known = {field.name for field in attrs.fields(Config)}
+    for knob in knobs:
+        if knob in LATER:
+            raise ConfigError(f"{knob} belongs to {LATER[knob]}, which this version of paceline does not have yet")
+        if knob not in known:
+            raise ConfigError(f"there is no knob {knob!r}; known knobs: {', '.join(sorted(known))}")
+
+
+@_told
 @attrs.frozen(kw_only=True)
 class Config:
     """One run. Defaults are those of protocol section 15; None means unset, or left to the first rank to say."""
@@ -132,12 +161,7 @@ class Config:
     @classmethod
     def from_knobs(cls, knobs: Mapping[str, Any]) -> Config:
         """A config from names and values; unknown names and those of later features are errors that say so."""
-        known = {field.name for field in attrs.fields(cls)}
-        for knob in knobs:
-            if knob in LATER:
-                raise ConfigError(f"{knob} belongs to {LATER[knob]}, which this version of paceline does not have yet")
-            if knob not in known:
-                raise ConfigError(f"there is no knob {knob!r}; known knobs: {', '.join(sorted(known))}")
+        _known(knobs)  # names that are no text cannot be given at all
         return cls(**knobs)
 
     def __attrs_post_init__(self) -> None:
@@ -242,19 +266,18 @@ class Config:
         _need(fit, "role_policy", rank, "'fastest' or the number of a rank (M-33)")
 
     def _check_times(self) -> None:
-        _need(math.isfinite(self.time_scale) and self.time_scale >= LEAST_SCALE, "time_scale", self.time_scale,
-              "finite and at least 0.1 (M-3)")  # fmt: skip
-        for knob in ("heartbeat_s", "beacon_s", "exit_grace_s", "leave_grace_s", "save_limit_s", "handshake_s",
-                     "session_wait_s", "role_limit_s", "first_step_s", "stall_dump_s", "formation_s",
+        _need(LEAST_SCALE <= self.time_scale <= MOST_SCALE, "time_scale", self.time_scale, "0.1 to 10,000 (M-3)")
+        for knob in ("heartbeat_s", "heartbeat_timeout_s", "beacon_s", "exit_grace_s", "leave_grace_s", "save_limit_s",
+                     "handshake_s", "session_wait_s", "role_limit_s", "first_step_s", "stall_dump_s", "formation_s",
                      "join_timeout_s", "max_join_timeout_s"):  # fmt: skip
             seconds = getattr(self, knob)
-            _need(math.isfinite(seconds) and seconds > 0, knob, seconds, "a finite number of seconds above 0 (M-3)")
+            _need(0 < seconds <= MOST_SECONDS, knob, seconds, "seconds above 0, at most 1e9 (M-3)")
         for knob, rule in (("rejoin_window_s", "M-21"), ("link_grace_s", "M-17"), ("reconnect_window_s", "M-42")):
             seconds = getattr(self, knob)
-            _need(math.isfinite(seconds) and seconds >= 0, knob, seconds, f"a finite number of at least 0 ({rule})")
+            _need(0 <= seconds <= MOST_SECONDS, knob, seconds, f"seconds from 0 to 1e9 ({rule})")
         for knob in ("suspect_k", "suspect_floor_s", "suspect_initial_s"):
             number = getattr(self, knob)
-            _need(math.isfinite(number) and number > 0, knob, number, "a finite number above 0 (M-11)")
+            _need(0 < number <= MOST_SECONDS, knob, number, "above 0, at most 1e9 (M-11)")
         _need(self.max_model_bytes >= 1, "max_model_bytes", self.max_model_bytes, "at least 1 byte (N-25)")
         _need(self.suspect_history >= 1, "suspect_history", self.suspect_history, "at least 1 duration (M-11)")
         _need(self.max_nudges >= 0, "max_nudges", self.max_nudges, "at least 0 (M-13)")
@@ -269,7 +292,8 @@ class Config:
         for knob in ("reduce_ceiling_s", "window_ceiling_s"):
             ceiling = getattr(self, knob)
             if ceiling is not None:
-                _need(ceiling >= self.heartbeat_timeout_s, knob, ceiling, "at least heartbeat_timeout_s (M-15)")
+                _need(self.heartbeat_timeout_s <= ceiling <= MOST_SECONDS, knob, ceiling,
+                      "at least heartbeat_timeout_s, at most 1e9 (M-15)")  # fmt: skip
 
     # --- derived ---------------------------------------------------------------------------------------------
 

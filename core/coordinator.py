@@ -41,8 +41,9 @@ from .events import (
     RoundReduced,
     Tick,
 )
+from .given import OF_COORDINATOR, check_parts
 from .guard import Guard, chosen
-from .instants import LATEST, wrong_time
+from .instants import LATEST, late_after, wrong_time
 from .joining import Joins
 from .ledger import Resume, take_over
 from .meta import MetaController
@@ -61,8 +62,6 @@ from .values import maker
 
 __all__ = ["Coordinator"]
 
-LATE_TICK_S = 2.0
-"""A pass this much behind its deadline, or half the staleness, says that the coordinator itself was away (M-9)."""
 FENCED_REPLY_S = 1.0
 """At most one Fenced reply per second and session (N-6)."""
 PASS_LIMIT = 16384
@@ -104,6 +103,8 @@ class Coordinator:
     def __init__(self, config: Config, *, now: float = 0.0, engine: str = "compiled",
                  guard: Guard | None = None, resume: Resume | None = None,
                  policies: Policies | None = None, host: str = "") -> None:  # fmt: skip
+        self.policies = Policies() if policies is None else policies
+        check_parts(config, now, guard, resume, self.policies)
         self.config = config
         self.host = host
         self.generation = 1
@@ -122,7 +123,6 @@ class Coordinator:
         self.joins = Joins(self)
         self.sessions = Sessions(self)
         self.book = Book(0, 1, 1, 0, True)
-        self.policies = Policies() if policies is None else policies
         self.balancer: Cadence = Balancer(ranks=[])
         self.guard: Guard = guard or self.policies.guard or chosen(config)
         self.meta = MetaController() if config.meta_controller else None
@@ -166,13 +166,13 @@ class Coordinator:
         if self.handling:
             raise LocalProtocolError("handle was called from inside handle; queue the event (N-12)")
         try:
-            if not self.now <= now <= LATEST:
+            if now.__class__ is bool or not self.now <= now <= LATEST:
                 raise wrong_time(self.now, now)
         except TypeError:
             raise wrong_time(self.now, now) from None
         received = event.__class__ is Received
-        if not received and not isinstance(event, CoordinatorEvent):
-            raise LocalProtocolError(f"{type(event).__name__} is not an event of the coordinator")
+        if not received:
+            OF_COORDINATOR.check(event)
         self.handling, self.now = True, now
         self.records.append((now, event))
         try:
@@ -409,7 +409,7 @@ class Coordinator:
         if self.liveness:
             due.append(math.nextafter(self.liveness[0][0], math.inf))
         self.deadline = min(due)
-        self.late_after = self.deadline + max(LATE_TICK_S, self.config.staleness_s / 2)
+        self.late_after = late_after(self.deadline, self.config.staleness_s)
 
     # --- what the machines call ----------------------------------------------------------------------------------
 

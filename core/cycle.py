@@ -1,7 +1,8 @@
 """The averaging cycle: arm, collect evidence, finish or try again (protocol sections 4.2, 4.3, 7; snapshot flavour).
 
 Cycle 0 is formation: it runs on the same machine and moves the initial state from one rank to all (M-6). What a
-cycle leaves behind is decided in `finish.py`; this module decides when a cycle begins and when it may end.
+cycle leaves behind is decided in `finish.py`; this module decides when a cycle begins and when it may end. It keeps no
+cadence, composes no plan and waits for nothing inside: counts come from the balancer, plans from dispatch (C-5).
 
 The two gates read counts and nothing else. `fires` (G-1) asks whether every voter has its quota, is quiesced or
 parked by the lead limit; `gate_complete` (C-12) asks whether every member that is still a voter has acknowledged this
@@ -61,7 +62,7 @@ class Cycle(Again):
 
     @property
     def pending(self) -> bool:
-        """Armed and not finished."""
+        """Armed and not finished; meanwhile nothing is armed (C-1)."""
         return self.phase == PENDING
 
     @property

@@ -20,7 +20,8 @@ from .detector import Learned
 from .dispatch.holds import why_held
 from .errors import LocalProtocolError
 from .finish import UNHEALTHY_REFUSALS
-from .ladder import STEP, Stage, learned, rungs, step_clock
+from .instants import shown
+from .ladder import EXCLUDE_AT, STEP, Stage, learned, rungs, step_clock
 from .phases import PENDING, VOTER, PeerPhase, RunPhase
 from .reasons import CODES
 from .roles import EPOCH, EVALUATE
@@ -47,7 +48,7 @@ HELD = {
 class Reason:
     """One thing that does not move: `rank`, or with None the whole run. `since` is the monotonic second at which that
     wait began, `until` the one at which it ends by itself, None when only the named ranks, or an operator by `action`,
-    can end it."""
+    can end it. `then` says what is done at `until`."""
 
     code: str
     rank: int | None
@@ -58,13 +59,14 @@ class Reason:
     waiting_for: tuple[int, ...]
     numbers: Numbers = attrs.field(factory=dict, hash=False)
     action: str = ""
+    then: str = ""
 
     def __str__(self) -> str:
         who = "" if self.rank is None else f"rank {self.rank} "
         whom = f", waits for {list(self.waiting_for)}" if self.waiting_for else ""
         do = f"; {self.action}" if self.action else ""
-        until = "no time ends it" if self.until is None else f"until {self.until:.1f} s"
-        return f"{self.code} {who}{self.what}{whom} ({self.rule}); since {self.since:.1f} s, {until}{do}"
+        until = "no time ends it" if self.until is None else f"until {shown(self.until, 1)} s"
+        return f"{self.code} {who}{self.what}{whom} ({self.rule}); since {shown(self.since, 1)} s, {until}{do}"
 
 
 new_reason: Callable[..., Reason] = maker(Reason)
@@ -110,8 +112,14 @@ def _ending(co: Coordinator) -> list[Reason]:
         reasons.append(_reason("E26", None, f"{run.save.reason.name.lower()}: {run.text}; saved as {saved}",
                                run.ended_at, None, (), {"version": co.cycle.version}, action))  # fmt: skip
     if run.phase == RunPhase.SHUTTING_DOWN:
-        until = run.save_deadline if run.exit_deadline is None else run.exit_deadline
-        reasons.append(_reason("E25", None, f"shutting down: {run.text}", run.ended_at, until, tuple(co.alive)))
+        what, there = f"shutting down: {run.text}", tuple(co.alive)
+        since, until, then = run.ended_at, run.exit_deadline, ""
+        if until is None:
+            until, then = run.save_deadline, "all are told to go"
+            there = tuple(rank for rank in co.alive if not co.peers[rank].stopped)
+        elif run.save is not None:
+            since = until - co.config.scaled(co.config.exit_grace_s)
+        reasons.append(_reason("E25", None, what, since, until, there, then=then))
     return reasons
 
 
@@ -121,7 +129,8 @@ def _forming(co: Coordinator) -> Reason:
         missing = tuple(rank for rank in co.alive if not co.peers[rank].acked)
         until = run.closed_at + config.scaled(config.formation_s)
         what = "the digests of what all brought are awaited" if co.cycle.checking else "the initial state is on its way"
-        return _reason("E19", None, f"forming: {what}", run.closed_at, until, missing, rule="M-6")
+        return _reason("E19", None, f"forming: {what}", run.closed_at, until, missing, rule="M-6",
+                       then="who is not done with it is dropped")  # fmt: skip
     wanted = config.target_ranks or config.min_ranks if run.expected is None else max(1, run.expected)
     what = f"forming: {co.alive_count} ranks here, {wanted} wanted"
     numbers = {"here": co.alive_count, "wanted": wanted, "min_ranks": config.min_ranks}
@@ -131,7 +140,8 @@ def _forming(co: Coordinator) -> Reason:
     limit_s = config.scaled(config.join_timeout_s if soon else config.max_join_timeout_s)
     until = min(run.opened_at + limit_s, run.rejoin_deadline)
     action = "" if again or config.start == "auto" else "an operator may start it (M-4)"
-    return _reason("E19", None, what, run.opened_at, until, (), numbers, action)
+    then = "" if soon and until < run.rejoin_deadline else "the run fails"
+    return _reason("E19", None, what, run.opened_at, until, (), numbers, action, then=then)
 
 
 def _renewing(co: Coordinator) -> list[Reason]:
@@ -140,7 +150,8 @@ def _renewing(co: Coordinator) -> list[Reason]:
     if renewal is None:
         until = co.sessions.paused_until
         what = "a call failed although its members seem to live; the next attempt waits"
-        return [] if until is None else [_reason("E20", None, what, co.sessions.broken_at, until, (), rule="R-18")]
+        return [] if until is None else [_reason("E20", None, what, co.sessions.broken_at, until, (), rule="R-18",
+                                                 then="it is tried again")]  # fmt: skip
     rank = renewal.generator[0]
     what = f"rank {rank} makes the id of session {renewal.session_id}"
     if renewal.tried:
@@ -213,8 +224,8 @@ def _training(co: Coordinator, peer: Peer) -> Reason:
     since = max(peer.last_progress, peer.since.work)
     numbers = {"steps": peer.steps, "quota": peer.quota, **_learned(known)}
     if STEP in peer.climb.suspected and co.now > clock + known.seconds:
-        until = _next_rung(co, peer, STEP, clock, known)
-        return _reason("E14", peer.rank, _late("step", known), since, until, (peer.rank,), numbers)
+        until, then = _next_rung(co, peer, STEP, clock, known)
+        return _reason("E14", peer.rank, _late("step", known), since, until, (peer.rank,), numbers, then=then)
     code, until = "E02" if peer.total_steps == 0 else "E01", max(clock, since) + known.seconds
     return _reason(code, peer.rank, f"trains: {peer.steps} of {peer.quota} steps", since, until, (), numbers)
 
@@ -261,12 +272,13 @@ def _escalated(co: Coordinator, peer: Peer) -> Reason | None:
     if climb.stage is None or climb.stage not in climb.suspected:
         return None
     known = learned(co, peer, climb.stage)
-    what, until = _late(climb.stage.name.lower(), known), _next_rung(co, peer, climb.stage, climb.evidence_at, known)
+    what = _late(climb.stage.name.lower(), known)
+    until, then = _next_rung(co, peer, climb.stage, climb.evidence_at, known)
     if not climb.nudges:
-        return _reason("E14", peer.rank, what, climb.began_at, until, (peer.rank,), _learned(known))
+        return _reason("E14", peer.rank, what, climb.began_at, until, (peer.rank,), _learned(known), then=then)
     numbers = {"nudges": climb.nudges, **_learned(known)}
     what += f"; asked again {climb.nudges} times"
-    return _reason("E15", peer.rank, what, climb.began_at, until, (peer.rank,), numbers)
+    return _reason("E15", peer.rank, what, climb.began_at, until, (peer.rank,), numbers, then=then)
 
 
 def _late(name: str, known: Learned) -> str:
@@ -276,10 +288,15 @@ def _late(name: str, known: Learned) -> str:
     return what
 
 
-def _next_rung(co: Coordinator, peer: Peer, stage: Stage, clock: float, known: Learned) -> float | None:
-    """When something more is done about who is late: it is asked again, excluded, or the run is over (M-13 to M-16)."""
-    dues = [clock + step * known.seconds for step in rungs(co, peer, stage)]
-    return min([due for due in dues if due >= co.now], default=gates.ceiling(co))
+def _next_rung(co: Coordinator, peer: Peer, stage: Stage, clock: float, known: Learned) -> tuple[float | None, str]:
+    """When something more is done about who is late, and what: it is asked again, excluded, or the run is over (M-13 to
+    M-16)."""
+    coming = [step for step in rungs(co, peer, stage) if clock + step * known.seconds >= co.now]
+    if not coming:
+        return gates.ceiling(co), ""
+    step = min(coming)
+    excluded = co.config.laggards == "exclude" and step == EXCLUDE_AT
+    return clock + step * known.seconds, "it is excluded" if excluded else "it is asked again"
 
 
 def _learned(known: Learned) -> Numbers:
@@ -335,5 +352,6 @@ def _holding(co: Coordinator) -> tuple[int, ...]:
 
 
 def _reason(code: str, rank: int | None, what: str, since: float, until: float | None, waiting_for: tuple[int, ...],
-            numbers: Numbers | None = None, action: str = "", *, rule: str = "") -> Reason:  # fmt: skip
-    return new_reason(code, rank, what, rule or CODES[code].rule, since, until, waiting_for, numbers or {}, action)
+            numbers: Numbers | None = None, action: str = "", *, rule: str = "", then: str = "") -> Reason:  # fmt: skip
+    return new_reason(code, rank, what, rule or CODES[code].rule, since, until, waiting_for, numbers or {}, action,
+                      "" if until is None else then or CODES[code].then)  # fmt: skip

@@ -61,7 +61,8 @@ def lead_exceeded(co: Coordinator) -> bool:
 
 
 def met(peer: Peer, quiesced: bool) -> bool:
-    """Whether the firing gate waits no longer for this voter, of whom the desk says whether it is quiesced (G-1)."""
+    """Whether the firing gate waits no longer for this voter, of whom the desk says whether it is quiesced (G-1). One
+    that is parked by the lead limit has met its quota, for only the average releases it (G-5)."""
     return quiesced or peer.steps >= peer.quota or peer.throttled == LEAD
 
 

@@ -52,6 +52,8 @@ PRELUDE_2 = 64
 PRELUDE_3 = 32
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
+"""What a rank and a coordinator agree on; any field that means something else raises it. The shape of preludes and
+frames has a version of its own, which never changes, so that any two versions can tell that they differ (N-20)."""
 RUN_ID_BYTES = 16
 TOKEN_BYTES = 32
 NONCE_BYTES = 32

@@ -23,9 +23,10 @@ from typing import Any
 from .config import Config
 from .coordinator import Coordinator
 from .effects import Ready
-from .errors import CheckpointError
+from .errors import CheckpointError, InvariantError, LocalProtocolError
 from .events import CoordinatorEvent, WorkerEvent
 from .guard import Guard
+from .instants import shown
 from .plain import decode, encode
 from .policies import Policies
 from .snapshots import freeze
@@ -44,6 +45,7 @@ __all__ = [
     "first_difference",
     "head",
     "head_of",
+    "in_order",
     "replay",
 ]
 
@@ -134,6 +136,17 @@ def batch_of(plain: Any) -> Ready:
     return Ready(tuple(decode_record(record) for record in plain["in"]), tuple(decode(e) for e in plain["out"]))
 
 
+def in_order(clock: float, ready: Ready) -> float:
+    """The second of the last event of a batch whose first one comes at second `clock` or later. Raises
+    `CheckpointError`: a machine takes events in the order of time, so lines in another one are damage."""
+    for second, _ in ready.records:
+        if second < clock:
+            raise CheckpointError(f"time goes back from {shown(clock, 6)} to {shown(second, 6)}: lines of this file "
+                                  "are doubled, or are not in their order")  # fmt: skip
+        clock = second
+    return clock
+
+
 # --- again -----------------------------------------------------------------------------------------------------------
 
 
@@ -151,7 +164,8 @@ def replay(
 
     `settings` is a `Config` for a coordinator, a `WorkerSettings` for a worker; `guard` and `policies` are the
     embedder's own, if it had any. Raises `CheckpointError` if the snapshot does not belong to the settings,
-    `LocalProtocolError` if the records are no events of this machine in the order of time.
+    `LocalProtocolError` if the records are no events of this machine in the order of time, `InvariantError` if the
+    machine raises at one of them, which none may bring about (I22).
     """
     machine: Any
     if isinstance(settings, WorkerSettings):
@@ -164,8 +178,14 @@ def replay(
     else:
         machine = Coordinator.restore(settings, snapshot, engine=engine, guard=guard, policies=policies)
     effects: list[Any] = []
-    for second, event in records:
-        machine.handle(event, second)
+    for number, (second, event) in enumerate(records, start=1):
+        try:
+            machine.handle(event, second)
+        except LocalProtocolError:
+            raise
+        except Exception as error:
+            kind = type(getattr(event, "message", event)).__name__
+            raise InvariantError(f"event {number}, {kind}, raises {type(error).__name__}: {error} (I22)") from error
         effects += machine.take_ready().effects
     return tuple(effects)
 

@@ -5,7 +5,8 @@
 Each stage of a cycle has a clock of its own, and each rank is judged by its own past: `L` is learned from the last
 durations of that very stage. A rank that is merely slow within its habits is never suspected (I35), and a heartbeat
 moves no clock, because a process whose training hangs still sends it (I33). Below the ceiling, time alone says
-something, asks again, or takes a rank out of the gates; it ends nobody (I31).
+something, asks again, or takes a rank out of the gates; it ends nobody (I31). A pending cycle has no deadline: leaving
+out who is merely slow would let the ranks drift apart (C-9).
 
 - `snapshot`: from the request to SnapshotReady. The one batch a rank still finishes is evidence, once.
 - `upload`: until its contribution is complete. Moving bytes are evidence. What comes then is the averager's debt.
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from .peer import Peer
 
 __all__ = [
-    "FIRST_NUDGE", "Climb", "Stage", "judge", "learned", "next_due", "refresh", "rungs", "step_clock", "waiting_steps",
+    "EXCLUDE_AT", "FIRST_NUDGE", "Climb", "Stage", "judge", "learned", "next_due", "refresh", "rungs", "step_clock",
+    "waiting_steps",
 ]  # fmt: skip
 
 FIRST_NUDGE, EXCLUDE_AT = 2, 3

@@ -219,7 +219,7 @@ def _too_few(co: Coordinator) -> Sentence | None:
     if limit is not None:
         empty = sum([co.peers[rank].phase == PeerPhase.DEAD for rank in co.seats])
         if empty >= limit:
-            return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} ranks died, max_failure is {limit}")
+            return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} rank{'s' * (empty != 1)} died, max_failure is {limit}")
     if not co.voters and not co.joins.reseating:
         return Sentence(m.SaveReason.ALL_RANKS_LOST, "no rank is left to go on with")
     if co.config.is_collective and not co.config.elastic and co.alive_count < 2:

@@ -38,11 +38,18 @@ import attrs
 
 from .errors import CheckpointError, LocalProtocolError
 
-__all__ = ["DAMAGE", "decode", "decoder", "encode", "encoder"]
+__all__ = ["DAMAGE", "damaged", "decode", "decoder", "encode", "encoder"]
 
 DAMAGE = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 """What goes wrong while something is built from plain data that is not what was written: a part is missing, is of
 another type, or lies deeper than any value of ours."""
+
+
+def damaged(what: str, failure: Exception) -> CheckpointError:
+    """What is said of plain data over which its reader has tripped."""
+    why = f"{type(failure).__name__}: {failure}"
+    return CheckpointError(f"this {what} is damaged: a part of it is missing or is not what it should be ({why})")
+
 
 DEEPEST = 100
 """Levels of arrays and objects that are read; what a machine holds has some twenty. A bound of our own, because that of
@@ -147,7 +154,7 @@ def decoder(opened: Callable[[Any], Any]) -> Decode:
         try:
             return read(plain, owner, DEEPEST)
         except DAMAGE as failure:
-            raise CheckpointError(f"this record is damaged: {failure!r}") from failure
+            raise damaged("record", failure) from failure
 
     return decode
 

@@ -15,7 +15,8 @@ __all__ = ["CODES", "Code"]
 @value(kw_only=True)
 class Code:
     """What one code says. `rules` are those by which the rank waits, the first one unless another one is given. `waits`
-    says who is waited for, `since` and `until` from when and to when, `remedy` what an operator can do."""
+    says who is waited for, `since` and `until` from when and to when, `then` what is done at `until` unless another
+    thing is given, `remedy` what an operator can do."""
 
     meaning: str
     rules: tuple[str, ...]
@@ -23,6 +24,7 @@ class Code:
     since: str
     until: str
     remedy: str
+    then: str = ""
 
     @property
     def rule(self) -> str:
@@ -35,6 +37,8 @@ _OTHERS = "those who hold the average up: voters below quota, in a pending cycle
 _NOTHING = "Nothing."
 _SLOW = "Look at that rank if it takes longer than its own habit; E14 says so then."
 _LEARNED = "that much later as the stage may take, as learned from the rank's last cycles (`deadline`); then it is E14"
+_SUSPECTED = "it is suspected"
+_SAVED = "the run is saved and ends"
 _CEILING = "`reduce_ceiling` after the last evidence of anybody; then the run is saved and ends"
 _IDLE = "its last plan ended, or it became a voter"
 
@@ -43,12 +47,12 @@ CODES: dict[str, Code] = {
         meaning="It is below its quota and trains: `steps` of `quota`.", rules=("G-1",), waits="nobody",
         since="its last sign of progress, or the work in its empty hands if that came later",
         until="that much later as a step may take, as learned from its last ones; then it is E14",
-        remedy=_SLOW,
+        remedy=_SLOW, then=_SUSPECTED,
     ),
     "E02": Code(
         meaning="It is in the first step of this life: kernels are compiled, data is loaded.", rules=("M-11",),
         waits="nobody", since="as for E01", until="`first_step_s` after that",
-        remedy="Raise `first_step_s` if a compilation takes longer.",
+        remedy="Raise `first_step_s` if a compilation takes longer.", then=_SUSPECTED,
     ),
     "E03": Code(
         meaning="It has used its budget of this window, and is given more after the average.", rules=("D-5",),
@@ -72,7 +76,7 @@ CODES: dict[str, Code] = {
     "E07": Code(
         meaning="Its part of the average is done, and it is parked until the others' is.", rules=("C-11",),
         waits="those who still owe a stage of the cycle", since="its own part was done", until=_CEILING,
-        remedy="Look at who is waited for.",
+        remedy="Look at who is waited for.", then=_SAVED,
     ),
     "E08": Code(
         meaning="It is `lead` steps ahead of the slowest rank, more than the `limit`, and is parked.", rules=("G-8",),
@@ -81,27 +85,27 @@ CODES: dict[str, Code] = {
     ),
     "E09": Code(
         meaning="The average is pending, and it owes the copy of its parameters.", rules=("M-10",), waits=_ITSELF,
-        since="the copy was asked for", until=_LEARNED, remedy=_SLOW,
+        since="the copy was asked for", until=_LEARNED, remedy=_SLOW, then=_SUSPECTED,
     ),
     "E10": Code(
         meaning="The average is pending, and `bytes` of its upload are here, `of` so many.", rules=("M-10",),
-        waits=_ITSELF, since="its copy was taken", until=_LEARNED, remedy=_SLOW,
+        waits=_ITSELF, since="its copy was taken", until=_LEARNED, remedy=_SLOW, then=_SUSPECTED,
     ),
     "E11": Code(
         meaning="The average is pending, and the averager computes; or the averager has lost the consensus and asks a "
                 "rank for it.",
         rules=("M-10", "M-44"), waits="the averager, no rank; for a lost consensus the voters",
         since="its upload was complete; for a lost consensus, the coordinator began anew", until=_CEILING,
-        remedy="Look at the averager's process: memory, load, log.",
+        remedy="Look at the averager's process: memory, load, log.", then=_SAVED,
     ),
     "E12": Code(
         meaning="The average is there, and it owes the acknowledgement.", rules=("M-10",), waits=_ITSELF,
-        since="the average was there", until=_LEARNED, remedy=_SLOW,
+        since="the average was there", until=_LEARNED, remedy=_SLOW, then=_SUSPECTED,
     ),
     "E13": Code(
         meaning="It is in the call in which ranks average in place, or on its way into it.", rules=("R-13",),
         waits="those who have not begun with the call, if that can be told, else all who have not acknowledged",
-        since="the call was asked for", until=_CEILING, remedy="Look at who is waited for.",
+        since="the call was asked for", until=_CEILING, remedy="Look at who is waited for.", then=_SAVED,
     ),
     "E14": Code(
         meaning="It is late by its own habit: `median` and `deviation` of the last `count` give the `deadline`.",
@@ -109,10 +113,11 @@ CODES: dict[str, Code] = {
         until="the next thing that is done about it: the request again (M-13), exclusion (M-14), the ceiling (M-15, "
               "M-16)",
         remedy="Look at that rank: is its process alive, does its training loop hang, is its link saturated?",
+        then=_SAVED,
     ),
     "E15": Code(
         meaning="It is late and was asked again, `nudges` times.", rules=("M-13",), waits=_ITSELF, since="as for E14",
-        until="as for E14", remedy="As for E14; `laggards = \"exclude\"` goes on without such a rank.",
+        until="as for E14", remedy="As for E14; `laggards = \"exclude\"` goes on without such a rank.", then=_SAVED,
     ),
     "E16": Code(
         meaning="It was excluded and has shown no sign of life of its training since.", rules=("M-14",), waits=_ITSELF,
@@ -136,40 +141,43 @@ CODES: dict[str, Code] = {
         since="the window was opened; for the initial state, closed, or another rank became its source",
         until="`join_timeout_s`, `max_join_timeout_s` or `rejoin_window_s`; for the initial state `formation_s`",
         remedy="Start the missing ranks; unless `start` is `auto`, start the run by hand.",
+        then="the run begins with who is there",
     ),
     "E20": Code(
         meaning="Nobody averages in place before the new session is there.", rules=("M-30", "R-18"),
         waits="the generator, which makes its id; nobody where a call failed and the next attempt is put off",
         since="the session became necessary, or all were back who had lost their link; or the call failed",
         until="5 s for each generator; or the end of the pause", remedy="Look at the generator.",
+        then="the next rank is asked",
     ),
     "E21": Code(
         meaning="It evaluates, or is in the checkpoint or epoch callback.", rules=("K-17", "M-11"), waits=_ITSELF,
         since="it could begin with it", until="`role_limit_s` later; then another rank is asked",
-        remedy="Raise `role_limit_s` if a callback takes longer.",
+        remedy="Raise `role_limit_s` if a callback takes longer.", then="another rank is asked",
     ),
     "E22": Code(
         meaning="Its link is down.", rules=("M-42", "N-10"), waits="its return",
         since="the link was lost, or a message could not be sent",
         until="`link_grace_s`, after a restart of the coordinator `reconnect_window_s`; without a grace, "
               "`staleness_s` after its last frame",
-        remedy="Look at the network and at that rank's process.",
+        remedy="Look at the network and at that rank's process.", then="it is dead",
     ),
     "E23": Code(
         meaning="There are fewer ranks than `min_ranks`, and others may join.", rules=("M-21",),
         waits="ranks that nobody knows yet", since="there were too few", until="`rejoin_window_s` later",
-        remedy="Start more ranks.",
+        remedy="Start more ranks.", then=_SAVED,
     ),
     "E24": Code(
         meaning="The run stops: the last average, or the final evaluation, is awaited.", rules=("M-54",),
         waits=_OTHERS + "; the rank that evaluates",
         since="the stop was asked for, or later its last plan ended; for the evaluation, it could begin",
-        until="the gate; for the evaluation `role_limit_s`", remedy=_NOTHING,
+        until="the gate; for the evaluation `role_limit_s`", remedy=_NOTHING, then="another rank is asked",
     ),
     "E25": Code(
-        meaning="The run is shut down, and exits are awaited.", rules=("M-53",), waits="everyone who is still there",
-        since="the save, or else the shutdown, was told", until="`save_limit_s` for a save, then `exit_grace_s`",
-        remedy="Whoever does not go is cut off; end its process then.",
+        meaning="The run is shut down, and exits are awaited.", rules=("M-53",),
+        waits="everyone who is still there; until all have saved, those who have not said so",
+        since="the save was told; of the exits, the shutdown", until="`save_limit_s` for a save, then `exit_grace_s`",
+        remedy="Whoever does not go is cut off; end its process then.", then="its link is closed",
     ),
     "E26": Code(
         meaning="The run could not go on: it stalled, diverged or lost its ranks, and was saved.", rules=("C-16",),

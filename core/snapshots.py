@@ -27,7 +27,7 @@ import attrs
 from .cadence import Balancer
 from .config import WISHABLE
 from .errors import CheckpointError
-from .plain import DAMAGE, decoder, encoder
+from .plain import DAMAGE, damaged, decoder, encoder
 
 if TYPE_CHECKING:
     from .coordinator import Coordinator
@@ -171,10 +171,12 @@ def _only_checkpoint_errors() -> Iterator[None]:
     try:
         yield
     except DAMAGE as failure:
-        raise CheckpointError(f"this snapshot is damaged: {failure!r}") from failure
+        raise damaged("snapshot", failure) from failure
 
 
 def _parts(snapshot: Iterable[Any], machine: str, parts: int) -> list[Any]:
+    if not isinstance(snapshot, Iterable):
+        raise CheckpointError(f"this is no snapshot of a {machine}, but a {type(snapshot).__name__}")
     head, *rest = list(snapshot) or [None]
     if head != machine or len(rest) != parts + 1:
         raise CheckpointError(f"this is no snapshot of a {machine}")

@@ -4,6 +4,10 @@ The timeline is what a run tells about itself: `Emit` effects, which an adapter 
 it back, so nothing but this list keeps a name or a field from changing under whoever reads it. An event that the list
 does not have, or that has other fields, is a fault that the tests find.
 
+Alerts (O-2) stand between the events as `Alert`, with `kind`, `path`, `text`, `critical`, `again` and `count`; see
+`alerts.py`.
+`Waiting` and `Waited` are no effects of the coordinator: who drives it asks `waiting.py` for them.
+
 A field whose name ends in `?` may be missing; one whose value may be None says so. Durations named `ms` are
 milliseconds, all others seconds; a map by rank has the rank as text, because that is what JSON makes of it.
 """
@@ -94,6 +98,16 @@ _EVENTS = (
     _event("Returned", "Batches of a rank came back to the pool (D-19), or an excluded rank came back (M-14).",
            rank="who", batches_opt="that came back", replayed_opt="batches trained more than once so far",
            from_opt="exclusion"),
+    _event("Waiting", "Somebody has been waited for at least 10 s; told every 10 s at most (O-3).", cycle="its number",
+           during="joining, loading, training, collecting, applying, evaluating, saving or shutting down",
+           waited_s="the longest of these waits", missing="ranks that are waited for; none: for the averager, say",
+           why="who has waited longest and why, in words, unless that is a missing rank; then None",
+           what="in words: what missing ranks do or owe, of three at most, those that showed nothing for longest",
+           progress="by rank: `kind` of what it showed last and how long `ago_s`; None for one that is not there",
+           next="what is done first about one of them, or None", next_s="in how many seconds, or None"),
+    _event("Waited", "Nobody of whom that was told is waited for any more (O-3).", cycle="its number",
+           during="as it was told last", waited_s="the longest of these waits",
+           how="by rank: arrived, excluded, left or died"),
     _event("StateDump", "Nobody has shown progress for `stall_dump_s` (O-8).", elapsed_s="since the newest progress",
            dump="the state of everything"),
     _event("Stalled", "Nothing moved up to a ceiling (M-15, M-16); the run saves and stops.", cycle="its number",

@@ -23,7 +23,8 @@ from .effects import Ready, Stop
 from .engine import Kind
 from .errors import LocalProtocolError, PacelineError
 from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
-from .instants import LATEST, wrong_time
+from .given import OF_WORKER, need
+from .instants import LATEST, late_after, need_time, wrong_time
 from .phases import WorkerPhase
 from .snapshots import of_worker, restore_worker
 from .tables import engine_for
@@ -102,6 +103,8 @@ class Worker(WorkerLink):
     @classmethod
     def create(cls, settings: WorkerSettings, now: float, engine: str = "compiled") -> Worker:
         """A worker that has just been welcomed; `engine` "transitions" runs the reference machine (slow, same rows)."""
+        need("settings", settings, WorkerSettings)
+        need_time(now)
         worker = cls(settings=settings, engine=engine_for("worker", engine))
         worker.last_heard = worker.last_beat = worker.last_now = now
         worker.born, worker.checks = settings.generation, settings.checks
@@ -112,14 +115,16 @@ class Worker(WorkerLink):
     def handle(self, event: WorkerEvent, now: float) -> None:
         """Take one event at monotonic second `now`. Raises `LocalProtocolError`, state unchanged, on local misuse."""
         try:
-            if not self.last_now <= now <= LATEST:
+            if now.__class__ is bool or not self.last_now <= now <= LATEST:
                 raise wrong_time(self.last_now, now)
         except TypeError:
             raise wrong_time(self.last_now, now) from None
+        kind = event.__class__
+        if kind is not Received:
+            OF_WORKER.check(event)
         before, self.last_now = self.last_now, now
         self.records.append((now, event))
         try:
-            kind = event.__class__
             if kind is Received:
                 self._receive(event.message, now)  # type: ignore[union-attr]
             elif kind is Tick:
@@ -159,6 +164,7 @@ class Worker(WorkerLink):
     def restore(cls, settings: WorkerSettings, snapshot: Iterable[Any], *, engine: str = "compiled") -> Self:
         """The machine that a snapshot was made of: the same events have the same orders from here on (I25, N-13).
         Raises `CheckpointError` for the snapshot of another incarnation, another format or a damaged one."""
+        need("settings", settings, WorkerSettings)
         made = cls(settings=settings, engine=engine_for("worker", engine))
         restore_worker(made, snapshot)
         return made
@@ -269,7 +275,10 @@ class Worker(WorkerLink):
     def _tick(self, now: float) -> None:
         if self.phase is STOPPED:
             return
-        if self.linked and now >= self.last_beat + self.settings.heartbeat_s:
+        beat_due = self.last_beat + self.settings.heartbeat_s
+        if self.linked and now >= beat_due:
+            if now > late_after(beat_due, self.settings.staleness_s):
+                self.last_heard = now  # W-22, M-9: this rank was away itself, and the coordinator may have been with it
             self.last_beat = now
             self.report(m.Heartbeat, step_count=self.local_step, state=NAMES[self.phase])
         due = self.judge_link(now)

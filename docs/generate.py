@@ -359,11 +359,13 @@ def conformance_page() -> str:
         "A kit tells whether a plug-in keeps its contract: `paceline conform` ([command line](command-line.md)). The "
         "id of a check never changes. A check that needs a capability is run when the plug-in claims it; else it is "
         "reported as not claimed, after a look whether the capability is really lacking where that can be told. What "
-        "fails at L0, or at T101, or has a call that never comes back, cannot be judged further: the checks after it "
-        "are reported as not checked (with pytest each check stands alone). A check is taken to hang after "
+        "fails at L0, or at T101 or T320, or has a call that never comes back, cannot be judged further: the checks "
+        "after it are reported as not checked (with pytest each check stands alone). A check is taken to hang after "
         "`--patience` seconds, and has then failed in the name of that call; so a kit ends, whatever the plug-in does, "
-        "within twice that and the time that its other checks need. A call that holds the interpreter itself (a loop "
-        "in C) lets no check end: the command then prints where every thread is, and ends with 1 and without a report."
+        "within twice that and the time that its other checks need. A call that raises what ends a program, such as "
+        "`SystemExit`, has failed likewise, and the checks after it are run. A call that holds the interpreter itself "
+        "(a loop in C) lets no check end: the command then prints where every thread is, and ends with 1 and without a "
+        "report."
     ) + "\n"]  # fmt: skip
     out += ["## The report\n", prose(
         "`--json FILE` writes one JSON object, UTF-8, with a line end. It holds no time and no date, and of a file of "
@@ -426,12 +428,13 @@ def reasons_page() -> str:
         "`since` and `until` are seconds of the clock that the machine is driven by. `since` is when that wait "
         "began; a coordinator that was itself away counts signs of life, duties and lost links from its return "
         "(M-9), one that was started anew counts everything from there (M-40). `until` is when the wait ends by "
-        "itself; where it is none, no time ends it, but what stands here does."
+        "itself; where it is none, no time ends it, but what stands here does. `then` is what is done at that time, "
+        "unless the reason itself says something else, as the ladder of M-12 to M-14 does."
     ) + "\n"]  # fmt: skip
     for name, code in CODES.items():
         ruled = ", ".join(rule_link(rule, "") for rule in code.rules)
         rows = [("rule", ruled), ("waits for", code.waits), ("since", code.since), ("until", code.until),
-                ("what to do", code.remedy)]  # fmt: skip
+                *([("then", code.then)] if code.then else []), ("what to do", code.remedy)]  # fmt: skip
         out.append(f"## {name}\n\n{prose(code.meaning)}\n\n{table((name, ''), rows)}")
     return "\n".join(out)
 

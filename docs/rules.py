@@ -108,6 +108,25 @@ def test_citations() -> Citations:
     return found
 
 
+@functools.cache
+def property_citations() -> Citations:
+    """Per id the tests that cite it and whose inputs hypothesis draws: functions with `@given`, and the machines of
+    rules, with what they do."""
+    found: Citations = {}
+    for path in sorted((ROOT / TESTS).rglob("test_*.py")):
+        source = path.read_text(encoding="utf-8")
+        for node, name in _symbols(ast.parse(source)) if "hypothesis" in source else ():
+            if isinstance(node, ast.FunctionDef) and any("given(" in ast.unparse(each) for each in node.decorator_list):
+                texts = list(_said(node))
+            elif isinstance(node, ast.ClassDef) and "RuleBasedStateMachine" in map(ast.unparse, node.bases):
+                texts = [text for _, text in _pieces(ast.unparse(node))]
+            else:
+                continue
+            for rule in cited("\n".join([node.name, *texts])):
+                found.setdefault(rule, set()).add(Place(path.relative_to(ROOT).as_posix(), name))
+    return found
+
+
 def _said(function: ast.stmt) -> Iterator[str]:
     """Docstring and messages of assertions."""
     if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -28,7 +29,7 @@ import attrs
 from ..core.coordinator import Coordinator
 from ..core.effects import Ready
 from ..core.errors import CheckpointError
-from ..core.journal import Head, batch, batch_of, head, head_of
+from ..core.journal import Head, batch, batch_of, head, head_of, in_order
 from ..core.worker import Worker
 
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
@@ -120,15 +121,20 @@ class JournalEnd:
         return cls(begun, records, () if newest is None else newest.effects, size)
 
 
-def read_journal(path: Path) -> list[tuple[Head, list[Ready]]]:
-    """All parts of a journal, each a head and its batches. Raises `CheckpointError` that names file and line."""
-    lines = _lines(path, _bytes(path))
+def read_journal(path: Path, data: bytes | None = None) -> list[tuple[Head, list[Ready]]]:
+    """All parts of a journal, each a head and its batches; `data` is what is in the file, if that was read already.
+    Raises `CheckpointError` that names file and line."""
+    lines = _lines(path, _bytes(path) if data is None else data)
     parts: list[tuple[Head, list[Ready]]] = []
+    clock = -math.inf
     for number, line in enumerate(lines, 1):
         if line.startswith(HEAD_MARK) or not parts:
             parts.append((_parsed(path, number, line, head_of), []))
+            clock = -math.inf
         else:
-            parts[-1][1].append(_parsed(path, number, line, batch_of))
+            kept = _parsed(path, number, line, batch_of)
+            clock = _told(path, number, in_order, clock, kept)
+            parts[-1][1].append(kept)
     return parts
 
 
@@ -145,10 +151,9 @@ def read_end(path: Path) -> JournalEnd:
     return JournalEnd.of(begun, batches, before, sum(len(line) + 1 for line in lines))
 
 
-def is_torn(path: Path) -> bool:
-    """Whether the last line was never finished, so that whoever reads the file leaves it out. Raises
-    `CheckpointError` if it cannot be read."""
-    return not _bytes(path).endswith(b"\n")
+def is_torn(data: bytes) -> bool:
+    """Whether the last line of a journal or a record was never finished, so that whoever reads it leaves it out."""
+    return not data.endswith(b"\n")
 
 
 def _bytes(path: Path) -> bytes:
@@ -161,13 +166,18 @@ def _bytes(path: Path) -> bytes:
 def _lines(path: Path, data: bytes) -> list[bytes]:
     lines = data.split(b"\n")[:-1]  # what follows the last end of a line was never finished
     if not lines:
-        raise CheckpointError(f"{path}, line 1: it has no head")
+        raise CheckpointError(f"{path}, line 1: {'it breaks off inside its head' if data else 'it has no head'}")
     return lines
 
 
 def _parsed(path: Path, number: int, line: bytes, meaning: Any) -> Any:
+    return _told(path, number, lambda: meaning(json.loads(line)))
+
+
+def _told(path: Path, number: int, meaning: Any, *given: Any) -> Any:
+    """What a line means; what is wrong with it is told with its file and number."""
     try:
-        return meaning(json.loads(line))
+        return meaning(*given)
     except CheckpointError as error:
         raise CheckpointError(f"{path}, line {number}: {error}") from error
     except (ValueError, RecursionError) as error:

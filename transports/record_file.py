@@ -15,6 +15,7 @@ restart needs, and is kept of the coordinator alone.
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ import attrs
 
 from ..core.coordinator import Coordinator
 from ..core.effects import Ready
-from ..core.errors import CheckpointError
-from ..core.journal import Head, batch, batch_of, first_difference, head, head_of, replay
+from ..core.errors import CheckpointError, LocalProtocolError
+from ..core.journal import Head, batch, batch_of, first_difference, head, head_of, in_order, replay
 from ..core.worker import Worker
 
 __all__ = ["Replayed", "RunRecord", "is_record", "read_record", "replay_batches", "replay_record"]
+
+
+MARK = b'{"by":'
+"""How a record begins."""
 
 
 class RunRecord:
@@ -75,48 +80,59 @@ def name_of(machine: Coordinator | Worker) -> str:
     return f"coordinator {machine.generation}"
 
 
-def is_record(path: Path) -> bool:
-    """Whether the file begins as a record does. Raises `CheckpointError` if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.readline().startswith('{"by":')
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+def is_record(data: bytes) -> bool:
+    """Whether what is in a file begins as a record does."""
+    return data.startswith(MARK)
 
 
-def read_record(path: Path) -> dict[str, tuple[Head, list[Ready]]]:
-    """Each machine of a recorded run, in the order in which they began: its head, and its batches.
+def read_record(path: Path, data: bytes | None = None) -> dict[str, tuple[Head, list[Ready]]]:
+    """Each machine of a recorded run, in the order in which they began: its head, and its batches. `data` is what is in
+    the file, if that was read already.
 
     What follows the last end of a line was never finished and is left out, as in a journal. Raises `CheckpointError`
-    that names file and line for damage anywhere else.
+    that names file and line for damage anywhere else: lines that are no record, that are doubled or not in their order.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        lines = (path.read_bytes() if data is None else data).decode().split("\n")
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the record {path} cannot be read: {error}") from error
-    found: dict[str, tuple[Head, list[Ready]]] = {}
-    for number, text in enumerate(lines, start=1):
+    if len(lines) == 1:
+        raise CheckpointError(f"{path}, line 1: {'it breaks off inside its head' if lines[0] else 'it has no head'}")
+    reading = _Reading()
+    for number, text in enumerate(lines[:-1], start=1):
         try:
-            _take(found, json.loads(text))
+            reading.take(number, json.loads(text))
         except CheckpointError as error:
             raise CheckpointError(f"{path}, line {number}: {error}") from error
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}, line {number}: damaged, or not written by paceline: {error}") from error
-    if not found:
-        raise CheckpointError(f"{path} records no machine")
-    return found
+    return reading.found
 
 
-def _take(found: dict[str, tuple[Head, list[Ready]]], line: Any) -> None:
-    by = line.get("by") if isinstance(line, dict) else None
-    if not isinstance(by, str):
-        raise CheckpointError("this line does not say whose it is")
-    if "journal" in line:
-        found[by] = (head_of(line), [])
-    elif by in found:
-        found[by][1].append(batch_of(line))
-    else:
-        raise CheckpointError(f"{by} has no head")
+class _Reading:
+    """What was found so far: of each machine its parts, the line of its head, and the second of its last event."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[Head, list[Ready]]] = {}
+        self.begun: dict[str, int] = {}
+        self.clock: dict[str, float] = {}
+
+    def take(self, number: int, line: Any) -> None:
+        by = line.get("by") if isinstance(line, dict) else None
+        if not isinstance(by, str):
+            raise CheckpointError("this line does not say whose it is")
+        if "journal" in line:
+            if by in self.found:
+                raise CheckpointError(f"{by} begins again, as it did in line {self.begun[by]}: this file holds more "
+                                      "than one run, or the same one twice; split it")  # fmt: skip
+            self.found[by] = (head_of(line), [])
+            self.begun[by], self.clock[by] = number, -math.inf
+        elif by in self.found:
+            kept = batch_of(line)
+            self.clock[by] = in_order(self.clock[by], kept)
+            self.found[by][1].append(kept)
+        else:
+            raise CheckpointError(f"{by} has no head")
 
 
 @attrs.frozen
@@ -139,5 +155,9 @@ def replay_batches(by: str, first: Head, batches: list[Ready]) -> Replayed:
     """One machine, from its head and its batches: of a record, or of a journal."""
     records = [record for ready in batches for record in ready.records]
     recorded = [effect for ready in batches for effect in ready.effects]
-    found = first_difference(recorded, replay(first.settings, records, snapshot=first.snapshot))
+    try:
+        found = first_difference(recorded, replay(first.settings, records, snapshot=first.snapshot))
+    except LocalProtocolError as error:
+        raise CheckpointError(f"{by or 'the coordinator'}: one of these events cannot happen here: {error}; lines are "
+                              "missing or not in their order, or another version of paceline wrote them") from error
     return Replayed(by, len(records), len(recorded), None if found is None else str(found))

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import Any
 
-from ...core.conformance import Level, Outcome, Report, Stuck, ended, run_kit
+from ...core.conformance import CheckFailed, Level, Outcome, Report, ended, run_kit
 from ...core.conformance.named import named
 from ...core.errors import ConfigError
 from ..averager import Averager, find_averager, known_averagers
@@ -47,12 +46,16 @@ def averager_named(name: str) -> Any:
 
 
 def claims_of(make: Callable[..., Any], check_s: float = CHECK_S) -> dict[str, bool]:
-    """For each capability of the kit whether the averager claims it; of one that is not made in `check_s` nothing is
-    known, and it is judged as one that ships."""
-    able: object = None
-    with suppress(Stuck):
-        able = ended(partial(capabilities_of, make), check_s)
-    claims = {name: bool(getattr(able, name, False)) for name in ("in_place", "abortable", "needs_session")}
+    """For each capability of the kit whether the averager claims it; of one that is not made in `check_s`, or ends the
+    program instead, nothing is known, and it is judged as one that ships."""
+
+    def stated() -> dict[str, bool]:
+        able = capabilities_of(make)
+        return {name: bool(getattr(able, name, False)) for name in ("in_place", "abortable", "needs_session")}
+
+    claims = dict.fromkeys(("in_place", "abortable", "needs_session"), False)
+    with suppress(CheckFailed):
+        claims = ended(stated, check_s)
     return {**claims, "ships": not claims["in_place"]}
 
 

@@ -37,8 +37,8 @@ def it_is_made_from_a_schema(subject: Subject) -> None:
 
 @KIT.check("A002", Level.L0, doc=f"{GUIDE}#capabilities")
 def it_says_what_it_can(subject: Subject) -> None:
-    """It has a name, and Capabilities with truth values and at least one device type; no averager that ships needs a
-    session."""
+    """It has a name, and Capabilities with truth values and device types without a number, cpu among them; no averager
+    that ships needs a session."""
     averager = subject.bare()
     ensure(isinstance(averager.name, str) and bool(averager.name), f"its name is {averager.name!r}")
     able = averager.capabilities
@@ -47,6 +47,10 @@ def it_says_what_it_can(subject: Subject) -> None:
     ensure(all(isinstance(flag, bool) for flag in flags), f"the flags {flags} are no truth values")
     named = isinstance(able.devices, tuple) and able.devices and all(isinstance(name, str) for name in able.devices)
     ensure(bool(named), f"devices = {able.devices!r} is no tuple of names such as 'cpu'")
+    odd = [name for name in able.devices if not name.isidentifier()]
+    ensure(not odd, f"devices names {', '.join(map(repr, odd))}: name types, such as 'cuda', and no single device")
+    host = "claim cpu: what an averager is handed, here and in a run, is memory of the host"
+    ensure("cpu" in able.devices, f"devices = {able.devices!r} lacks 'cpu'; {host}")
     ensure(able.in_place or not able.needs_session, "it ships and claims needs_session: who ships is in no session")
 
 

@@ -46,13 +46,13 @@ class _Rank:
         try:
             found = getattr(self.averager if name in CALLS else self, name)(*words)
             pickle.dumps(found)  # what cannot travel is the mistake of who gave it, and is told as one
-        except Exception as failure:
+        except BaseException as failure:  # an end of this thread would leave whoever called waiting
             found, raised = None, _portable(failure)
         with self.lock:
             self.pipe.send((number, found, raised))
 
 
-def _portable(failure: Exception) -> Exception:
+def _portable(failure: BaseException) -> BaseException:
     """The exception itself if it can travel, else one that says the same."""
     try:
         pickle.loads(pickle.dumps(failure))

@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from ...core.conformance import Call, CheckFailed, accepting, ended
+from ...core.conformance import Call, CheckFailed, accepting, ended, not_ended
 from ...core.errors import TransportError
 from ...core.messages import BulkBlock, Contribution, RoundKey, RoundKind, RoundResult
 from ...transports.api import Channel
@@ -90,8 +90,8 @@ class Wire:
         def main() -> None:
             try:
                 trio.run(self.serve, bench)
-            except Exception as failure:
-                self._failure = failure
+            except BaseException as failure:
+                self._failure = not_ended(failure)
             finally:
                 self._up.set()
 
@@ -99,6 +99,8 @@ class Wire:
         self._serving.begin()
         if not self._up.wait(2 * self._patience_s):
             raise TransportError(f"nobody can listen at {bench.target}: {self._serving.end()}")
+        if isinstance(self._failure, CheckFailed):
+            raise TransportError(f"nobody can listen at {bench.target}: {self._failure}") from self._failure
         if self._failure is not None:
             raise self._failure
 

@@ -27,7 +27,7 @@ loop nor what a plug-in is.
 from __future__ import annotations
 
 from .kit import Check, CheckFailed, Kit, Level, NotChecked, accepting, ensure, raising
-from .limit import Call, Stuck, ended
+from .limit import Call, Stuck, ended, not_ended
 from .report import OUTCOME_FIELDS, REPORT_FIELDS, Outcome, Report, Status
 from .runner import PATIENCE_S, Run, run_check, run_kit
 
@@ -49,6 +49,7 @@ __all__ = [
     "accepting",
     "ended",
     "ensure",
+    "not_ended",
     "raising",
     "run_check",
     "run_kit",

@@ -16,6 +16,9 @@ A thread cannot be killed, but what it runs is Python, so it can be made to rais
 It is looked at before. Where it may hold a lock that all others need, such as that of a log, nothing is raised in it,
 and it is looked at again a little later.
 
+An end of the program that is raised in such a thread (`SystemExit`, `KeyboardInterrupt`, `GeneratorExit`) is the
+plug-in's doing, for an interrupt by the user comes to whoever waits: it is a promise broken (`not_ended`), and no end.
+
 None of them keeps a program from ending. A loop that holds the interpreter itself, such as `max(itertools.count())`,
 lets no other thread see the time; a kit in a process of its own is ended all the same (`paceline conform`).
 """
@@ -32,10 +35,10 @@ from typing import Any, Generic, TypeVar, cast
 
 import attrs
 
-from .blame import shares, standing
+from .blame import leaves, said, shares, standing
 from .kit import CheckFailed
 
-__all__ = ["Call", "Stuck", "ended"]
+__all__ = ["Call", "Stuck", "ended", "not_ended"]
 
 Result = TypeVar("Result")
 Stop = Callable[[], "str | None"]
@@ -233,6 +236,7 @@ def ended(call: Callable[[], Result], limit_s: float, *, stop: Stop | None = Non
 
     Raises:
         Stuck: it did not come back; the text names the call of the plug-in that was on the way, and its line.
+        CheckFailed: it raised what ends a program.
     """
     work = Call(call)
     work.begin()
@@ -244,5 +248,15 @@ def ended(call: Callable[[], Result], limit_s: float, *, stop: Stop | None = Non
     if not in_time:
         raise Stuck(f"the check did not end within {limit_s:g} s: {work.end(stop)}")
     if work.raised is not None:
-        raise work.raised
+        raise not_ended(work.raised)
     return cast("Result", work.found)
+
+
+def not_ended(raised: BaseException) -> Exception:
+    """What was raised in the thread of a check; a `CheckFailed` that tells of it where it would end the program."""
+    if isinstance(raised, Exception):
+        return raised
+    ends = "; ".join(said(leaf) for leaf in leaves(raised) if not isinstance(leaf, Exception))
+    failure = CheckFailed(f"a plug-in must not end the program, and this one raised {ends}")
+    failure.__cause__ = raised
+    return failure

@@ -42,7 +42,7 @@ def _imported(module: str, fault: str) -> ModuleType:
     a fault of the target, because a script that ends with 0 must not look like a kit that was passed."""
     try:
         return importlib.import_module(module)
-    except (Exception, SystemExit) as failure:
+    except (Exception, SystemExit, GeneratorExit) as failure:
         missing = failure.name if isinstance(failure, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
             why = f"there is no module {missing!r} here; run from the directory that holds it, or install it"

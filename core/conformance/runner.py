@@ -1,8 +1,9 @@
 """Runs checks one after the other and turns whatever they raise into outcomes.
 
 A check may be a coroutine function; how such a function is run is the caller's, who passes `run`: `trio.run` under a
-limit of time, for instance. Any other has `patience_s`, and is given up after it (`limit`). Only `Exception` is an
-outcome. What ends a program, such as an interrupt, ends the run.
+limit of time, for instance. Any other has `patience_s`, and is given up after it (`limit`). Either runs in a thread of
+its own, and whatever is raised there is an outcome, `SystemExit` too. An interrupt by the user comes to the thread that
+waits for it, and ends the run.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class Desk:
         return count if self.window is None else max(count, self.window.planned.get(rank, 0))
 
     def quotas(self, ranks: Iterable[int]) -> Mapping[int, int]:
-        """That of each of these, if not of more: outside a final window it is what the balancer says."""
+        """That of each of these, if not of more: outside a final window what the balancer says (G-7); under sync a
+        single step, whatever a share is (G-6)."""
         if self.window is None and self.co.config.policy != "sync":
             return self.co.balancer.counts
         return {rank: self.quota(rank) for rank in ranks}

@@ -80,7 +80,7 @@ FAULTS: dict[str, str] = {
 }
 """What only a fault brings about."""
 WISHES: dict[str, str] = {
-    "join": "a process knocks, at the seat of that number, or at any below 0",
+    "join": "a process knocks, at the seat of that number, or at any if it has none",
     "leave": "the process leaves politely",
     "checkpoint": "a checkpoint is asked for, by the process or the operator",
     "evaluate": "an evaluation is asked for, by the process or the operator",
@@ -127,9 +127,17 @@ class Action:
 
 
 def _whole(text: str, word: str) -> int:
-    if not word.isascii() or not word.isdecimal() or len(word) > MOST_DIGITS:
-        raise ConfigError(f"{word!r} in {text!r} is no whole number; write an action as KIND [PROCESS [AMOUNT]]")
-    return int(word)
+    """A number from 0 on."""
+    digits = word.removeprefix("-")
+    if not digits.isascii() or not digits.isdecimal():
+        why = "is no whole number"
+    elif len(digits) > MOST_DIGITS:
+        why = f"is too large; give a number of at most {MOST_DIGITS} digits"
+    elif digits != word:
+        why = "lies below 0; give a number from 0 on"
+    else:
+        return int(word)
+    raise ConfigError(f"{word[:40]!r} in {text[:60]!r} {why}; write an action as KIND [PROCESS [AMOUNT]]")
 
 
 @functools.cache

@@ -106,6 +106,7 @@ class Bounds:
             if not least <= number <= most:
                 more = "; `paceline simulate` takes more ranks" if name == "ranks" and number > most else ""
                 raise ConfigError(f"--{name} {number} is not allowed: give {least} to {most}{more}")
+        self.setup().check_door()
         if self.failures and not self.setup().config().is_collective:
             raise ConfigError(f"--failures {self.failures} is not allowed: only a call of a collective fails so; give "
                               "0, or --set averager=collective")  # fmt: skip

@@ -71,9 +71,7 @@ class Pace:
 @state
 class Coming:
     """What is to come at one process: when each part of its lanes arrives, and the kinds that have a time already; of
-    its link, the latency and the seconds of a block. `arrived`: when a part of bulk came last, by its lane. `able` is
-    what could happen with it when it was looked at last, while the run was `over` or not: until an action touches the
-    process, it can still."""
+    its link, the latency and the seconds of a block. `arrived`: when a part of bulk came last, by its lane."""
 
     latency_s: float
     part_s: float
@@ -83,8 +81,6 @@ class Coming:
     result: deque[float] = attrs.field(factory=deque)
     kinds: set[str] = attrs.field(factory=set)
     arrived: dict[str, float] = attrs.field(factory=dict)
-    able: list[str] = attrs.field(factory=list)
-    over: bool | None = None
 
 
 OF_LANE: dict[str, Callable[[Coming], deque[float]]] = {lane: operator.attrgetter(lane) for lane in LANES}
@@ -169,14 +165,13 @@ class Clockwork:
                 self._coming[who].kinds.discard(kind)
                 self.do(act(kind, who, self._strides.finish(who)))
         else:
-            coming = self._coming[who]
-            coming.kinds.discard(kind)
-            stepped = self._strided and self._catch_up(kind, who)
-            known = not stepped and coming.over is self.world.over
-            if kind in (coming.able if known else self.world.possible(self.world.processes[who])):
+            self._coming[who].kinds.discard(kind)
+            if self._strided:
+                self._catch_up(kind, who)
+            if kind in self.world.possible(self.world.processes[who]):  # a fault may have taken it away
                 if kind in BULK:
-                    OF_LANE[kind](coming).popleft()
-                    coming.arrived[kind] = self.now
+                    OF_LANE[kind](self._coming[who]).popleft()
+                    self._coming[who].arrived[kind] = self.now
                 self._happen(act(kind, who, self._amount(kind, who)), sure=True)
         return True
 
@@ -202,7 +197,6 @@ class Clockwork:
         if process.bulk_down or coming.result:
             self._flow("result", coming, process.bulk_down)
         possible, known = self.world.possible(process), coming.kinds
-        coming.able, coming.over = possible, self.world.over
         if number in self._strides:
             self._shorten(process, "step" in possible)
         for kind in possible:
@@ -263,18 +257,16 @@ class Clockwork:
         arrivals: deque[float] = OF_LANE[lane](self._coming[who])
         return arrivals
 
-    def _catch_up(self, kind: str, who: int) -> bool:
-        """Something happens to a rank in the middle of a stride: what it has trained by now comes first. Whether there
-        was any of that."""
+    def _catch_up(self, kind: str, who: int) -> None:
+        """Something happens to a rank in the middle of a stride: what it has trained by now comes first."""
         if kind in ELSEWHERE or who not in self._strides:
-            return False
+            return
         stride = self._strides[who]
         steps = stride.over_by(self.now)
         if not stride.left:
             self._call_off(who)
         if steps:
             self._heard(self._make(act("step", who, steps), sure=False))
-        return steps > 0
 
     def _shorten(self, process: Process, trains: bool) -> None:
         """A rank that cannot go on ends its stride; what waits for a drain point is served after this step (W-3)."""

@@ -30,7 +30,7 @@ from ..values import state
 from .finish_order import in_order
 from .frozen import frozen, thaw
 from .lost_tail import moved_forward
-from .process import Process, close, closed_form
+from .process import Process, closed_form
 from .together import mean
 from .violation import Violation, require
 
@@ -40,6 +40,8 @@ Pick = tuple[int, int]
 """An epoch and the number of a batch in it."""
 NOT_AFTER_A_SAVE = frozenset({m.RequestParams, m.SyncNow, m.RequestSessionId, m.NewSession})
 """Beside all that brings a plan (I9)."""
+TOLERANCE = 1e-6
+"""Relative, for sums in another order and masses rounded to float32 (R-6, R-22)."""
 MOVES = ("Died", "Left", "SendFailed", "Excluded", "Promoted")
 """Who comes or goes pins windows anew after plans were handed out: I14 is about the plans of a quiet event."""
 
@@ -491,3 +493,8 @@ class Ghost:
 
 
 SEEN = frozenset({"last", "seen"})
+
+
+def close(one: float, other: float) -> bool:
+    """Equal within `TOLERANCE`."""
+    return abs(one - other) <= TOLERANCE * max(1.0, abs(one), abs(other))

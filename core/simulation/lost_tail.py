@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .process import close
 from .violation import require
 
 if TYPE_CHECKING:
@@ -70,9 +69,8 @@ def moved_forward(ghost: Ghost, co: Coordinator) -> None:
     require(cycle.version > ghost.version, "M-45", f"version {cycle.version} follows {ghost.version}")
     holds = [number for number, version in ghost.held.items() if version == cycle.version]
     require(bool(holds), "M-45", f"no rank holds version {cycle.version}")
-    stands = ghost.base[holds[-1]]  # what it is, until one of them gives it to all; but who blends stands elsewhere
-    known = [made for each in ghost.former.values() for version, made in each if version == cycle.version]
-    ghost.means[cycle.version] = stands if not known or any(close(stands, made) for made in known) else known[-1]
+    if co.config.alpha is None or cycle.version not in ghost.means:  # else they blend, and none stands on it
+        ghost.means[cycle.version] = ghost.base[holds[-1]]  # what it is, until one of them gives it to all
     base = len(ghost.merged) + ghost.uncounted
     require(cycle.global_step >= base, "M-45", f"global_step {cycle.global_step} follows {base}")
     ghost.version, ghost.arms_open = cycle.version, 0

@@ -28,14 +28,12 @@ from .frames import Frames
 from .frozen import frozen, thaw
 from .violation import require
 
-__all__ = ["RATE", "End", "Process", "close", "closed_form", "digest", "targets", "value_of"]
+__all__ = ["RATE", "End", "Process", "closed_form", "digest", "targets", "value_of"]
 
 RATE = 0.125
 """Share of the way to the target that one step goes."""
 TARGETS = tuple(float(11 * number % 17 - 8) for number in range(17))
 SAMPLE_MS = 10.0
-TOLERANCE = 1e-6
-"""Relative, for sums in another order and masses rounded to float32 (R-6, R-22)."""
 SLOW = (fx.TakeSnapshot, fx.Save, fx.FireCallback, fx.Evaluate, fx.SendState)
 """Orders that take time, each an action of its own. The others are carried out with the order before them."""
 OUTSIDE = frozenset({"worker", "frames", "seen"})
@@ -62,11 +60,6 @@ def closed_form(start: float, picks: tuple[tuple[int, int], ...]) -> float:
     """Where these batches lead from there. Asked twice of most ranks in a cycle: as they ship, and as they adopt."""
     kept = [(1.0 - RATE) ** steps for steps in range(len(picks) + 1)]
     return kept[-1] * start + RATE * math.fsum(map(operator.mul, kept, targets(reversed(picks))))
-
-
-def close(one: float, other: float) -> bool:
-    """Equal within `TOLERANCE`."""
-    return abs(one - other) <= TOLERANCE * max(1.0, abs(one), abs(other))
 
 
 def digest(value: float) -> bytes:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -57,14 +58,17 @@ Timed = tuple[float, Action]
 
 
 class ScheduleError(CheckpointError):
-    """A file is no schedule: the text names the line and what is wrong with it."""
+    """A file is no schedule: the text names the line and what is wrong with it. `action`: of a schedule that is one,
+    the number of the action that cannot happen, from 1 on."""
+
+    action: int | None = None
 
 
 @attrs.frozen(kw_only=True)
 class Schedule:
     """A run: `actions` are pairs of a virtual second and an action. `ends`, `breaks` and `never` (`NEVER`) are what is
     expected of it, or None. `dullest`: it goes on to its end after them. `comment`: the lines above the head, without
-    their signs."""
+    their signs. `numbers`: the line of each action, of a schedule that was read."""
 
     setup: Setup
     actions: tuple[Timed, ...]
@@ -73,6 +77,7 @@ class Schedule:
     never: str | None = None
     dullest: bool = False
     comment: str = ""
+    numbers: tuple[int, ...] = attrs.field(default=(), eq=False, repr=False)
 
     def __str__(self) -> str:
         """The file. `parse` reads it."""
@@ -113,6 +118,8 @@ class _Reader:
         self.comment: list[str] = []
         self.actions: list[Timed] = []
         self.dullest = False
+        self.lines_of: dict[str, int] = {}
+        self.numbers: list[int] = []
 
     def read(self) -> Schedule:
         self._first()
@@ -128,12 +135,17 @@ class _Reader:
         try:
             setup = Setup(**self.setup, knobs=self.knobs)
         except (ConfigError, TypeError) as error:
-            raise ScheduleError(f"the setup of this schedule is not allowed: {error}") from error
+            raise ScheduleError(f"{self._line_of(str(error))}{error}") from error
         return Schedule(
             setup=setup, actions=tuple(self.actions), ends=self.expected.get("ends"),
             breaks=self.expected.get("breaks"), never=self.expected.get("never"), dullest=self.dullest,
-            comment="\n".join(self.comment).rstrip("\n"),
+            comment="\n".join(self.comment).rstrip("\n"), numbers=tuple(self.numbers),
         )  # fmt: skip
+
+    def _line_of(self, error: str) -> str:
+        """Where the first name stands that an error of the whole setup speaks of."""
+        named = next((self.lines_of[word] for word in re.findall(r"\w+", error) if word in self.lines_of), None)
+        return "the setup of this schedule is not allowed: " if named is None else f"line {named}: "
 
     def _first(self) -> None:
         first = self.lines[0] if self.lines else ""
@@ -154,6 +166,7 @@ class _Reader:
             self._need(key == "knob" or name in SETUP_FIELDS, f"a setup has {', '.join(SETUP_FIELDS)}, not {name!r}")
             self._need(name not in where, f"{name} is given twice")
             where[name] = self._json(value)
+            self.lines_of.setdefault(name, self.number)
         elif key in ("ends", "breaks"):
             self._need(not self.actions and not self.expected, "one expectation, before the actions")
             known = STATUSES if key == "ends" else CHECKED
@@ -163,7 +176,8 @@ class _Reader:
             self._need(not self.actions and not self.expected, "one expectation, before the actions")
             self._need(rest in NEVER, f"write one of {', '.join(f'never {what}' for what in NEVER)}")
             self.expected[key] = rest
-        elif line == DULLEST:
+        elif key == "then":
+            self._need(line == DULLEST, f"{line!r} is not allowed; write '{DULLEST}'")
             self.dullest = True
         else:
             self._action(key, rest)
@@ -178,6 +192,7 @@ class _Reader:
         self._need(bool(words), "an action is missing behind the second")
         try:
             self.actions.append((at, Action.parse(words)))
+            self.numbers.append(self.number)
         except ConfigError as error:
             self._need(False, str(error))
 
@@ -210,7 +225,9 @@ def play(world: World, actions: Iterable[Timed], *, dullest: bool = False, stric
             step = world.do(action, max(at, world.now))
         except LocalProtocolError as error:
             if strict:
-                raise ScheduleError(f"action {index} of the schedule: {error}") from error
+                told = ScheduleError(f"action {index} of the schedule: {error}")
+                told.action = index
+                raise told from error
             continue
         yield step
     if dullest:

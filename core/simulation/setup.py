@@ -8,7 +8,9 @@ from typing import Any
 import attrs
 
 from .. import messages as m
-from ..config import Config, config_digest
+from ..config import OWN_STATES, Config, config_digest
+from ..coordinator import Coordinator
+from ..door import refusal
 from ..errors import ConfigError
 from ..schema import EntryClass, Schema, SchemaEntry, dataset_signature
 
@@ -63,9 +65,16 @@ class Setup:
             number = getattr(self, name)
             if type(number) is not int or not 1 <= number <= most:
                 raise ConfigError(f"{name} = {number!r} is not allowed: a simulated run has 1 to {most:,} of them")
-        averager = self.config().averager
-        if averager not in AVERAGERS:
-            raise ConfigError(f"averager = {averager!r} cannot be simulated: choose one of {', '.join(AVERAGERS)}")
+        config = self.config()
+        if config.averager not in AVERAGERS:
+            raise ConfigError(f"averager = {config.averager!r} cannot be simulated: choose one of "
+                              f"{', '.join(AVERAGERS)}")  # fmt: skip
+        if config.is_resumed:
+            raise ConfigError(f"initial_state = {config.initial_state!r} cannot be simulated: a simulated run reads no "
+                              f"file; choose one of {', '.join(OWN_STATES)}")  # fmt: skip
+        if config.journal is not None:
+            raise ConfigError(f"journal = {config.journal!r} cannot be simulated: a simulated run has a journal in "
+                              "memory, and writes no file; leave it unset")  # fmt: skip
 
     def config(self) -> Config:
         """The config of the coordinator; `ConfigError` for knobs that do not go together."""
@@ -73,6 +82,15 @@ class Setup:
         if knobs.get("policy") == "sync":
             knobs["anchor"] = dict(self.knobs).get("anchor", 1)
         return Config.from_knobs(knobs)
+
+    def check_door(self) -> None:
+        """A run whose every rank would be refused at the door shows nothing of the protocol, and how it ends looks like
+        a fault of it: too large a batch, too many epochs in too few data. Raises `ConfigError` with what a rank would
+        be told. What a file holds may be meant, so it is asked of runs that are made up (M-5)."""
+        refused = refusal(Coordinator(self.config()), greeting(self))
+        if refused is not None:
+            of = f"this run of {self.ranks} ranks and {self.samples} samples"
+            raise ConfigError(f"every rank of {of} would be refused: {refused.text}")
 
     @property
     def schema(self) -> Schema:

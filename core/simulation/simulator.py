@@ -20,10 +20,13 @@ machines notice.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
+from ..config import Config
+from ..errors import ConfigError
 from ..policies import Policies
 from ..wire import PayloadCodec
 from .action import Action
@@ -85,21 +88,25 @@ class Outcome:
         return self.seconds * self.case.ranks / 3600.0
 
 
-def simulate(case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None) -> Outcome:
+def simulate(case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None,
+             watch: Callable[[Run], None] | None = None) -> Outcome:  # fmt: skip
     """The run of a case, from its beginning to its end. With a codec, some runs have real frames on their links;
-    `policies` replaces what decides."""
-    return Run(case, codec=codec, policies=policies).outcome()
+    `policies` replaces what decides; `watch` is told of the run after each step of it."""
+    return Run(case, codec=codec, policies=policies, watch=watch).outcome()
 
 
 class Run:
     """A run in the making: `world`, and all that moves it. `actions` is what has happened so far."""
 
-    def __init__(self, case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None) -> None:
+    def __init__(self, case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None,
+                 watch: Callable[[Run], None] | None = None) -> None:  # fmt: skip
         self.case = case
+        self.told = watch
         wild = profile(case.faults)
         dice = Dice(case.seed)
         given = dict(case.knobs)
         self.setup = draw_setup(case.ranks, case.policy, given, dice.fork(SETUP), wire=codec is not None)
+        self.setup.check_door()
         self.actions: list[Timed] = []
         self.marks = Marks()
         self.world = World(self.setup, codec=codec, policies=policies)
@@ -113,12 +120,19 @@ class Run:
         slowest = max(pace.step_s)
         mean = sum(pace.step_s) / len(pace.step_s)
         self.quiet_at = self.work / case.ranks * mean * storm.between(0.4, 1.2)
-        self.bound_s = 8 * self.setup.config().window_ceiling + 4 * self.work * slowest
+        config = self.setup.config()
+        wait = config.window_ceiling + config.scaled(
+            config.link_grace_s + config.reconnect_window_s + config.rejoin_window_s
+        )
+        _check_wait(wait, config, case.ranks)
+        self.bound_s = 8 * wait + 4 * self.work * slowest
 
     def _heard(self, step: Step) -> None:
         self.actions.append((step.at, step.action))
         self.marks.watch(self.world, step)
         self.storm.heard(step)
+        if self.told is not None:
+            self.told(self)
 
     # --- both halves -------------------------------------------------------------------------------------------------
 
@@ -162,7 +176,7 @@ class Run:
         while not self._ended and self.clockwork.now < self.quiet_at and self.clockwork.steps < MOST_STEPS:
             if not self.clockwork.advance():
                 break
-        self._need(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS} steps")
+        self._need(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS:,} steps")
 
     def _liveness(self) -> None:
         """All faults stop. What was decided or dead before stays so (`doomed.py`), and an id of a session that was
@@ -180,7 +194,9 @@ class Run:
         finish = self.world.finish
         if finish is None:
             reasons = "; ".join(str(reason) for reason in co.explain())
-            raise Violation("I38", f"{self.bound_s:g} s after the last fault the run goes on: {reasons}")
+            spent = "" if self.clockwork.steps < MOST_STEPS else f"{MOST_STEPS:,} steps after it began"
+            when = spent or f"{self.bound_s:g} s after the last fault"
+            raise Violation("I38", f"{when} the run goes on: {reasons}")
         withheld = any(f"no rank made the id of session {number};" in finish.text for number in self.storm.withheld)
         legal = withheld or lost.explain(self.world, finish.text)
         if finish.status not in ("ok", "stopped") and not legal:
@@ -206,6 +222,16 @@ class Run:
     def _need(holds: bool, name: str, text: str) -> None:
         if not holds:
             raise Violation(name, text)
+
+
+def _check_wait(wait: float, config: Config, ranks: int) -> None:
+    """A run in which the next thing that helps is further away than a run has steps, since every heartbeat on the way
+    is one, cannot be seen to its end, and would be told from one that has none by nothing. Raises `ConfigError`."""
+    every = min(config.beacon_s, config.heartbeat_s)
+    if wait / every * (ranks + 1) > MOST_STEPS:
+        raise ConfigError(f"a rank of this run may wait {wait:,.0f} s while the {ranks} of them say every {every:g} s "
+                          f"that they live: a simulated run has {MOST_STEPS:,} steps at most; give shorter times, a "
+                          "smaller time_scale, or a longer heartbeat_s and beacon_s")  # fmt: skip
 
 
 def _batches(setup: Setup) -> int:

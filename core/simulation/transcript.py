@@ -18,6 +18,7 @@ import attrs
 
 from .. import effects as fx
 from .. import events as ev
+from ..instants import shown
 from ..messages import NO_RANK, Control, Message, Report
 from .action import COORDINATOR
 
@@ -36,7 +37,7 @@ SHORT = 48
 
 def lines(step: Step) -> Iterator[str]:
     """The lines of one step; an action that no machine took notice of has one all the same."""
-    head = f"{step.at:>14.6f}  {step.action!s:<16}"
+    head = f"{shown(step.at, 6):>14}  {step.action!s:<16}"
     if not step.turns:
         yield f"{head}  -".rstrip()
     for turn in step.turns:

@@ -302,4 +302,6 @@ def main(kill: bool, explains: bool) -> None:
 
 
 if __name__ == "__main__":
+    if unknown := set(sys.argv[1:]) - {"--kill", "--explain"}:
+        raise SystemExit(f"there is no option {min(unknown)}; the options are --kill and --explain")
     main(kill="--kill" in sys.argv[1:], explains="--explain" in sys.argv[1:])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import paceline
 from paceline.backends import cli, coordinate
@@ -48,7 +49,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 BAD = [
     (["run", "--ranks", "0", "train.py"], "--ranks 0 is not allowed: a run needs at least one rank"),
-    (["run", "--ranks", "two", "train.py"], "'two' is not a valid integer"),
+    (["run", "--ranks", "two", "train.py"], "'two' is not a whole number"),
     (["run", "train.py"], "missing option '--ranks'"),
     (["run", "--ranks", "2"], "missing argument 'SCRIPT'"),
     (["run", "--ranks", "2", "nowhere.py"], "there is no script 'nowhere.py'"),
@@ -94,6 +95,9 @@ BAD = [
     (["check", "--out", "train.py"], "--out train.py cannot be written: file exists"),
     (["race"], "no such command 'race'"),
     (["--fast"], "no such option"),
+    (["simulate", "--seeds", "1e3"], "'1e3' is not a whole number; see paceline simulate --help"),
+    (["simulate", "--bogus"], "no such option: --bogus; see"),
+    (["simulate", "--seds", "3"], "no such option: --seds, but there is --seeds; see"),
 ]
 
 
@@ -286,6 +290,21 @@ def test_output_of_ranks_is_printed_as_it_is(capsys: pytest.CaptureFixture[str])
     out, err = capsys.readouterr()
     assert out == "[rank 0] loss [bold]0.5[/bold] :smile:\n"
     assert err == "[rank 1] oh [red]no\n"
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("simulate", "--policy", "async", "--set", "policy=sync"), "given twice, by --policy and by --set policy"),
+    (("check", "--policy", "async", "--set", "policy=sync"), "policy is given twice"),
+    (("check", "--set", "anchor=1", "--set", "anchor=1"), "anchor is given twice, the second time by --set anchor=1"),
+    (("coordinate", "--ranks", "2", "--epochs", "3", "--set", "num_epochs=4"), "by --epochs and by --set num_epochs=4"),
+    (("coordinate", "--ranks", "2", "--journal", "a", "--set", "journal=b"), "by --journal and by --set"),
+    (("coordinate", "--ranks", "2", "--resume", "a", "--set", "initial_state=b"), "by --resume and by --set"),
+    (("run", "--ranks", "2", "--seed", "1", "--set", "seed=1", "x.py"), "seed is given twice, by --seed"),
+])  # fmt: skip
+def test_a_knob_that_is_given_twice_is_refused(words: tuple[str, ...], said: str) -> None:
+    """As in a schedule: one of the two would be dropped without a word."""
+    result = CliRunner().invoke(cli.cli, list(words), standalone_mode=False)
+    assert isinstance(result.exception, ConfigError) and said in str(result.exception)
 
 
 @pytest.mark.parametrize("harmed", [False, True])

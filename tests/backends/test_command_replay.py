@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,77 @@ def test_what_is_no_text_is_told(tmp_path: Path) -> None:
         call(str(bad))
     with pytest.raises(CheckpointError, match="cannot be read: is a directory"):
         call(str(tmp_path))
+
+
+ENDS_OK = "paceline schedule 1\nsetup ranks 1\nends {}\nthen dullest\n"
+
+
+@pytest.mark.parametrize(("until", "code", "said"), [
+    (None, 1, "expected to end failed"), (99999, 1, "expected to end failed"), (3, 0, "stopped at "),
+])  # fmt: skip
+def test_a_wrong_end_is_told_however_far_beyond_it_one_looks(
+    until: int | None, code: int, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "wrong.schedule"
+    file.write_text(ENDS_OK.format("failed"))
+    found, lines = call(str(file), *(() if until is None else ("--until", str(until))))
+    assert found == code and said in lines[-1]
+
+
+def test_a_pipe_is_replayed_as_a_file_is(tmp_path: Path) -> None:
+    """What is read once is gone, and who opens it again may wait for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(ENDS_OK.format("ok"),))
+    writer.start()
+    code, lines = call(str(pipe))
+    writer.join()
+    assert code == 0 and lines[-1].startswith("every invariant holds")
+
+
+def test_a_journal_in_a_pipe_is_replayed_too(journal: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(Path(journal).read_bytes(),))
+    writer.start()
+    code, lines = call(str(pipe))
+    writer.join()
+    assert (code, lines) == call(journal)
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (b"", "is empty"), (b"\xef\xbb\xbfpaceline schedule 1\n", r"the byte order mark \(BOM\) of UTF-8"),
+    ("paceline".encode("utf-16"), r"\(BOM\) of UTF-16"), ("ä".encode() * 30, "it begins with 'ää"),
+    (b'{"by":"rank 0.1","jour', "x, line 1: it breaks off inside its head"),
+    (b'{"journal":1,"mach', "x, line 1: it breaks off inside its head"),
+    (b"paceline schedule 1\nsetup ranks 2\nknob anchor 5\nknob policy 3\n", "x, line 4: policy = 3 is not allowed"),
+    (b"paceline schedule 1\nknob nope 5\n", "x, line 2: there is no knob 'nope'"),
+    (b"paceline schedule 1\nsetup ranks 0\n", "x, line 2: ranks = 0 is not allowed"),
+    (b"paceline schedule 1\nthen nothing\n", "x, line 2: 'then nothing' is not allowed; write 'then dullest'"),
+    (b"paceline schedule 1\n0.0 crash 7\n", "x, line 2: "),
+    (b"paceline schedule 1\n0.0 crash 0 9999999999999999999\n", "a number of at most 18 digits"),
+])  # fmt: skip
+def test_what_cannot_be_replayed_is_named_by_file_and_line(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(CheckpointError, match=said):
+        call(str(tmp_path / "x"))
+
+
+def test_lines_of_a_journal_that_are_not_in_their_order_are_named(tmp_path: Path) -> None:
+    coordinator = Coordinator(Config(batch_size=2, num_epochs=1, target_ranks=3))
+    file = JournalFile(tmp_path / "j", coordinator)
+    for number in range(2):
+        coordinator.handle(HelloReceived(number, hello(60, host="here")), float(number))
+        file.append(coordinator.take_ready())
+    file.close()
+    first, *batches = (tmp_path / "j").read_text().splitlines(keepends=True)
+    (tmp_path / "j").write_text("".join([first, *reversed(batches)]))
+    with pytest.raises(CheckpointError, match=r"j, line 3: time goes back from 1\.0+ to 0\.0+: "):
+        call(str(tmp_path / "j"))
+
+
+def test_a_second_of_hundreds_of_digits_is_printed_short(tmp_path: Path) -> None:
+    file = tmp_path / "late.schedule"
+    file.write_text("paceline schedule 1\nsetup ranks 1\n1e300 control 0\n")
+    _, lines = call(str(file), "--explain")
+    assert lines[0].split()[0] == "1e+300" and max(map(len, lines)) < 400

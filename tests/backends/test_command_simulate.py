@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from paceline.backends import command_simulate
 from paceline.backends.cli import cli
 from paceline.core.cycle import Cycle
 from paceline.core.errors import CheckpointError, ConfigError
@@ -27,7 +28,7 @@ def call(*words: str) -> tuple[int, str]:
 def test_a_run_that_breaks_off_is_no_end_of_the_campaign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What a run raises may be what ends a loop; the runs behind it were never made, and all seemed well."""
 
-    def stops(case: object, codec: object) -> None:
+    def stops(case: object, codec: object, watch: object) -> None:
         raise StopIteration
 
     monkeypatch.setattr("paceline.core.simulation.simulator.simulate", stops)
@@ -85,6 +86,14 @@ def test_a_run_can_be_kept_replayed_and_drawn(tmp_path: Path) -> None:
     assert "E" in part.splitlines()[-2] and part.splitlines()[-1].startswith("stopped at ")
     assert drawn.startswith("sequenceDiagram\n    participant C as coordinator\n")
     assert drawn.splitlines()[-1].startswith("%% every invariant holds")
+
+
+def test_a_long_run_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(command_simulate, "SINGLE_S", 0.0)
+    done = CliRunner().invoke(cli, ["simulate", "--seed", "3", "--ranks", "1", "--out", str(tmp_path)])
+    assert "\nsimulating seed 3: 10 events, " in done.stderr and " s of virtual time, " in done.stderr
+    quiet = CliRunner().invoke(cli, ["simulate", "--seed", "3", "--ranks", "1", "--json", "--out", str(tmp_path)])
+    assert "simulating" not in quiet.stderr
 
 
 def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:

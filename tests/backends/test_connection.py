@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +65,88 @@ def test_a_busy_door_is_knocked_at_again(code: m.RejectCode, knocks: int) -> Non
 
     run_in_no_time(main)
     assert [at - tried[0] for at in tried] == pytest.approx([0.4 * knock for knock in range(knocks)])
+
+
+Turn = Callable[[Channel], Awaitable[None]]
+
+
+def says(code: m.RejectCode) -> Turn:
+    async def answer(coordinator: Channel) -> None:
+        await coordinator.receive()
+        await coordinator.send(m.Reject(code=code, text="no", retry=False, after_s=0.0))
+
+    return answer
+
+
+async def resets(coordinator: Channel) -> None:
+    assert isinstance(await coordinator.receive(), m.Hello)
+    await coordinator.aclose()
+
+
+async def welcomes(coordinator: Channel) -> None:
+    await coordinator.receive()
+    await coordinator.send(m.Welcome(rank=1, incarnation=2, generation=1, status=m.WelcomeStatus.FORMING,
+                                     control_seq=0, report_seq=0, config={}))  # fmt: skip
+
+
+STORIES: dict[str, tuple[list[Turn], bool]] = {
+    "a reset": ([resets, welcomes], True),
+    "its own ghost": ([resets, says(m.RejectCode.SEAT), resets, says(m.RejectCode.FULL), welcomes], True),
+    "somebody else": ([says(m.RejectCode.SEAT), welcomes], False),
+    "another schema": ([resets, says(m.RejectCode.SCHEMA), welcomes], False),
+    "another protocol": ([says(m.RejectCode.PROTOCOL), welcomes], False),
+}
+"""What becomes of each Hello of a rank, and whether it gets in."""
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_link_that_ends_before_the_welcome_is_made_again(story: str) -> None:
+    """Field case F19, M-3, N-29: whatever ends it, not only a limit of time; with growing pauses. A refusal for good
+    ends it at once, with the reason."""
+    turns, enters = STORIES[story]
+    tried: list[float] = []
+
+    async def main() -> None:
+        async with meeting(MEMORY) as met:
+
+            async def dial() -> Channel:
+                rank, coordinator = await met.join()
+                met.nursery.start_soon(turns[len(tried)], coordinator)
+                tried.append(trio.current_time())
+                return rank
+
+            if enters:
+                _, welcome = await _enter(dial, hello(60, wanted_rank=1), 30.0, 1.0)
+                assert (welcome.rank, welcome.incarnation) == (1, 2)
+            else:
+                with pytest.raises(RefusedError, match="refused this rank: no"):
+                    await _enter(dial, hello(60, wanted_rank=1), 30.0, 1.0)
+
+    run_in_no_time(main)
+    assert len(tried) == (len(turns) if enters else len(turns) - 1)
+    pauses = [round(after - before, 6) for before, after in pairwise(tried)]
+    assert all(pause >= 0.5 for pause in pauses) and pauses == sorted(pauses)
+
+
+def test_a_coordinator_that_hangs_up_on_every_hello_is_given_up() -> None:
+    """Field case F19, M-3: after the time of a dial, with what went wrong."""
+    ended: list[float] = []
+
+    async def main() -> None:
+        async with meeting(MEMORY) as met:
+
+            async def dial() -> Channel:
+                rank, coordinator = await met.join()
+                met.nursery.start_soon(resets, coordinator)
+                return rank
+
+            begun = trio.current_time()
+            with pytest.raises(TransportError):
+                await _enter(dial, hello(60), 30.0, 1.0)
+            ended.append(trio.current_time() - begun)
+
+    run_in_no_time(main)
+    assert 15.0 <= ended[0] <= 30.0
 
 
 def test_what_is_waited_for_a_welcome_is_scaled() -> None:

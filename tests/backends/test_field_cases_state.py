@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,10 @@ from torch import nn
 from paceline.backends.checkpoint import load_optimizer, restore_optimizer, save_optimizer
 from paceline.backends.flat import FlatModel
 from paceline.backends.schema import schema_of
+from paceline.backends.session import Session
 from paceline.core.errors import CheckpointError
+
+from support.small_run import BATCH, SmallRun, dataset
 
 
 def one_number(at: float) -> nn.Module:
@@ -75,3 +80,47 @@ def test_a_state_that_lacks_a_parameter_is_refused_by_its_place(tmp_path: Path) 
     with pytest.raises(CheckpointError, match=r"no state for parameter 1 of group 0"):
         restore_optimizer(tmp_path / "o.safetensors", other, 0)
     assert not other.state
+
+
+def three_groups(model: nn.Sequential) -> list[torch.optim.Optimizer]:
+    groups = [{"params": [model[0].weight]}, {"params": [model[0].bias]}, {"params": model[2].parameters()}]
+    return [torch.optim.SGD(groups, lr=1.0, momentum=0.9)]
+
+
+def two_optimizers(model: nn.Sequential) -> list[torch.optim.Optimizer]:
+    return [torch.optim.SGD(model[0].parameters(), lr=1.0), torch.optim.Adam(model[2].parameters(), lr=0.01)]
+
+
+@pytest.mark.parametrize("make", [three_groups, two_optimizers])
+def test_a_step_is_one_batch_however_many_groups_and_optimizers_it_has(
+    make: Callable[[nn.Sequential], list[torch.optim.Optimizer]],
+) -> None:
+    """F40, F37, W-2, W-8: eight batches, averages after four. With three parameter groups, or with a second optimizer
+    that the script steps itself, they come after the steps 4 and 8 only; both sides count 1 to 4 twice. Every group
+    that the session steps has the rate of the position, which rises by one a batch."""
+    run = SmallRun(target_ranks=1, anchor=4, max_anchor=4)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    mine, *others = optimizers = make(model)
+    calls: Counter[int] = Counter()
+    for number, optimizer in enumerate(optimizers):
+        optimizer.register_step_post_hook(lambda *_, number=number: calls.update([number]))
+    session = Session(model, mine, dataset(8 * BATCH), batch_size=BATCH, epochs=1, environment=run.environment(0),
+                      lr_schedule=lambda position: 0.1 * (1.0 - position / 400.0))  # fmt: skip
+    seen, rates = [], []
+    for batch in session:
+        worker = session._connection.driver.worker
+        seen.append((session.version, session.local_step, worker.steps_since_avg))
+        rates.append([group["lr"] for group in mine.param_groups])
+        loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
+        loss.backward()
+        for other in others:
+            other.step()
+            other.zero_grad()
+        session.step(loss)
+
+    assert run.coordinator.result().status == "ok"
+    assert seen == [(step // 4, step, step % 4) for step in range(8)] and session.version == 2
+    assert [cycle["merged"] for cycle in run.named("Cycle")] == [{"0": 4}, {"0": 4}]
+    assert calls == {number: 8 for number in range(len(optimizers))}
+    assert rates == [[0.1 * (1.0 - step / 400.0)] * len(mine.param_groups) for step in range(8)]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import pkgutil
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -20,12 +24,21 @@ import trio
 from click.testing import CliRunner
 
 from paceline.backends.cli import cli
+from paceline.backends.conformance import KIT as AVERAGERS
+from paceline.backends.conformance import check_averager
+from paceline.backends.endings import end
+from paceline.backends.star import StarAverager
 from paceline.core.conformance import Level, Outcome, Report, Status
+from paceline.core.conformance.policies import KITS
 from paceline.core.errors import ConfigError
+from paceline.core.guard import GuardInput, LevelGuard, Verdict
+from paceline.core.messages import BulkBlock
 from paceline.transports.api import Credentials
 from paceline.transports.conformance import KIT
 from paceline.transports.memory import MemoryTransport
 from paceline.transports.pytest_kit import kit_tests
+
+from conformance.broken_transports.base import SoundChannel, SoundTransport
 
 ROOT = Path(__file__).parents[2]
 PUBLIC_ONLY = sorted(
@@ -160,6 +173,75 @@ def test_a_call_that_hangs_ends_with_1_and_its_name(tmp_path: Path) -> None:
     assert [each["id"] for each in json.loads(report.read_text())["outcomes"] if each["status"] == "failed"] == ["P111"]
 
 
+class LeavesInABlock(SoundTransport):
+    """Ends as an interrupt by the user would, for a block."""
+
+    class layer(SoundChannel):
+        async def send_bulk(self, block: BulkBlock, data: memoryview) -> None:
+            raise KeyboardInterrupt
+
+
+class LeavesInScatter(StarAverager):
+    """Ends as a generator that is closed."""
+
+    def scatter(self, rank: int) -> Any:
+        raise GeneratorExit("no more")
+
+
+@pytest.mark.parametrize(
+    ("words", "caught", "said"),
+    [
+        (("transport", f"{__name__}:LeavesInABlock@memory://leaves", "--fast"), "T113",
+         r"KeyboardInterrupt: , in send_bulk \(test_conform_command.py:\d+\)"),
+        (("averager", f"{__name__}:LeavesInScatter"), "A105",
+         r"GeneratorExit: no more, in scatter \(test_conform_command.py:\d+\)"),
+        (("policy", "conformance.broken_policies.guards:EndsTheProgram", "--kind", "guard"), "P111",
+         r"SystemExit: 3, in observe \(guards.py:\d+\)"),
+    ],
+    ids=["transport", "averager", "policy"],
+)  # fmt: skip
+def test_a_call_that_ends_the_program_is_a_check_that_failed(
+    words: tuple[str, ...], caught: str, said: str, tmp_path: Path
+) -> None:
+    """Whatever it raises to end it, for every kind of plug-in; the other checks are run, and the report is written."""
+    report = tmp_path / "report.json"
+    done = CliRunner().invoke(cli, ["conform", *words, "--level", "L1", "--json", str(report)], standalone_mode=False)
+
+    assert done.exception is None and done.return_value == 1, done.output
+    assert re.search(rf"{caught} L1 FAILED .*\n +a plug-in must not end the program, and this one raised {said}",
+                     done.output)  # fmt: skip
+    by_status = Counter(each["status"] for each in json.loads(report.read_text())["outcomes"])
+    assert by_status["failed"] and by_status["passed"] and not by_status["error"], by_status
+    level_1 = {check.id for kit in (KIT, AVERAGERS, KITS["guard"]) for check in kit.select(level=Level.L1)}
+    last = max(each for each in level_1 if each[0] == caught[0])
+    assert re.search(rf"^{last} L1 (?!not checked)", done.output, flags=re.MULTILINE), "it went on to the end"
+
+
+def test_an_averager_that_is_not_made_but_ends_the_program_fails_at_the_door() -> None:
+    def make(*given: Any, **knobs: Any) -> Any:
+        raise SystemExit(0)
+
+    report = check_averager(make, level=Level.L0)
+    assert not report.ok and "this one raised SystemExit: 0, in make" in report.outcomes[0].message
+
+
+class IsInterrupted(LevelGuard):
+    """While this is asked, the user has had enough."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait()
+        return super().observe(cycle)
+
+
+def test_the_users_own_interrupt_ends_the_command() -> None:
+    """It comes to the command, not to the plug-in, and is no check that failed."""
+    words = ["conform", "policy", f"{__name__}:IsInterrupted", "--kind", "guard"]
+    with pytest.raises(BaseExceptionGroup) as interrupted:
+        CliRunner().invoke(cli, words, standalone_mode=False)
+    assert end(interrupted.value) == 130
+
+
 HOLDS = """
 import itertools, sys
 from paceline.backends import cli, command_conform
@@ -204,7 +286,7 @@ def test_the_kits_run_as_the_guides_say(tmp_path: Path) -> None:
         shutil.copy(ROOT / "docs" / "examples" / f"{example}.py", tmp_path)
         (page,) = (ROOT / "docs" / "guides").glob(f"write-a*-{guide}.md")
         (said,) = re.findall(r"pytest (--pyargs paceline[.][^`\n]*)", page.read_text(encoding="utf-8"))
-        words += said.replace("/run/user/1000", str(tmp_path)).split()
+        words += said.replace("///tmp", f"//{tmp_path}").split()
     done = run_pytest(tmp_path, *words)
 
     assert done.returncode == 0, done.stdout + done.stderr

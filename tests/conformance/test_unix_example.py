@@ -84,6 +84,23 @@ def test_the_example_passes(example: ModuleType, tmp_path: Path, check: Check[An
     assert (outcome.status, outcome.message if due is Status.PASSED else "") == (due, "")
 
 
+def test_a_socket_left_behind_is_caught_by_its_check(
+    example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M-40: without the lines that clear it away one check fails, with what is to be done; the checks that cannot
+    listen there any more are no errors."""
+
+    async def takes_it_for_somebody(path: str) -> bool:
+        return True
+
+    monkeypatch.setattr(example, "answers", takes_it_for_somebody)
+    bench = bench_for(f"unix_transport:UnixTransport@unix://{tmp_path}/kit", **TIMES)
+    freed, *others = conform(bench, only=["T320", "T322", "T351"]).outcomes
+    assert freed.status is Status.FAILED
+    assert "where nobody answers, what a dead process left there must be cleared away" in freed.message
+    assert {(each.status, each.message) for each in others} == {(Status.NOT_CHECKED, "T320 failed: repair that first")}
+
+
 def test_two_ranks_average_a_model_through_it(example: ModuleType, tmp_path: Path) -> None:
     """R-6: a whole cycle of the star averager, over real sockets of the example."""
     kind = Kind("unix", example.UnixTransport, f"unix://{tmp_path}/pace")

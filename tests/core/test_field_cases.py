@@ -1,7 +1,8 @@
 """Faults that users of comparable systems have met: hangs, deaths, reconnects; ids are in the docstrings.
 
 Only the cases that a decision can answer are here, and only those whose feature exists. Times are those of the cases: a
-heartbeat a second, dead after 5 s of silence, a stalled average after 60 s. The rest is in `test_field_cases_runs.py`.
+heartbeat a second, dead after 5 s of silence, a stalled average after 60 s. The rest is in the other
+files of that name: deaths (C2), data and what is seen (runs), clocks and ends, actions, collectives.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from paceline.core.phases import CyclePhase, PeerPhase
 
 from support.cohort import Cohort, Fault
 from support.field import QUICK, pass_time, work
-from support.hand import Hand, alerts, messages, named, pending
+from support.hand import Hand, messages, named, pending
 from support.words import hello
 
 # --- hangs while heartbeats flow (C1) ---------------------------------------------------------------------------------
@@ -61,96 +62,6 @@ def test_arrivals_at_one_barrier_open_no_other(repeats: list[bool]) -> None:
 
     assert hand.co.fenced.get((1, "SyncAck"), 0) == sum(repeats)
     assert hand.co.cycle.version == len(repeats)
-
-
-# --- slow taken for dead, dead not noticed (C2) -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("wakes", [5.01, 5.5, 8.0])
-def test_a_rank_that_was_stopped_is_told_what_is_current(wakes: float) -> None:
-    """F07, N-6, M-17: dead once, its chunk back once, and on waking its messages change no counter."""
-    hand = Hand(samples=400, **QUICK).form()
-    hand.step(1)
-    effects = pass_time(hand, wakes, silent=(1,))
-    assert [died["rank"] for died in named(effects, "Died")] == [1] and hand.co.deaths == 1
-    before = (hand.co.book.covered, hand.co.cycle.global_step, hand.co.book.replayed)
-    hand.say(1, m.Batch, cycle=0, plan_id=1, step_count=2, samples=2, batch_ms=1.0, data_ms=0.0)
-
-    assert hand.co.fenced[1, "Batch"] == 1 and hand.co.alive == [0]
-    assert (hand.co.book.covered, hand.co.cycle.global_step, hand.co.book.replayed) == before
-
-
-def test_a_rank_that_never_sent_a_heartbeat_is_judged_like_any_other() -> None:
-    """F09, M-7, M-2: its clock starts at the Welcome, and without it the run does not begin."""
-    hand = Hand(1, target_ranks=3, min_ranks=2, **QUICK)
-    hand.feed(ev.HelloReceived(1, hello(hand.samples)))
-    assert hand.co.alive == [0, 1]
-    pass_time(hand, 5.5, silent=(1,))
-
-    assert hand.co.alive == [0] and not hand.co.run.window_closed
-
-
-def test_a_new_incarnation_inherits_nothing() -> None:
-    """F10, M-7: its record is that of a rank that was never there; it dies by its own silence only."""
-    hand = Hand(1, target_ranks=3, **QUICK)
-    hand.feed(ev.HelloReceived(1, hello(hand.samples)))
-    pass_time(hand, 5.5, silent=(1,))
-    assert hand.co.peers[1].phase == PeerPhase.DEAD
-    pass_time(hand, 100.0)
-    hand.sequence.pop(1, None)
-    hand.feed(ev.HelloReceived(2, hello(hand.samples)))
-    peer = hand.co.peers[1]
-
-    assert (peer.incarnation, peer.last_seen, peer.last_progress) == (2, hand.now, hand.now)
-    assert (peer.steps, peer.total_steps, peer.report_seq, peer.refusals_in_row, peer.shipped) == (0, 0, 0, 0, None)
-    pass_time(hand, 4.5, silent=(1,))
-    assert peer.alive
-    pass_time(hand, 1.0, silent=(1,))
-    assert not peer.alive
-
-
-@pytest.mark.parametrize("phase", ["idle", "armed", "shipped", "reduced"])
-def test_everything_follows_from_a_death_in_the_step_that_notices_it(phase: str) -> None:
-    """F11, M-18, C-21: pool, gates, notices, without a timer."""
-    hand = Hand(3, samples=400).form() if phase == "idle" else pending(3, samples=400)
-    if phase in ("shipped", "reduced"):
-        for rank in range(3):
-            hand.ready(rank)
-    if phase == "reduced":
-        hand.reduce()
-        hand.ack(0), hand.ack(1)
-    effects = hand.feed(ev.LinkLost(2, 1, "reset"))
-
-    assert [notice.rank for notice in messages(effects, m.DeclareDead)] == [0, 1]
-    assert hand.co.voters == [0, 1] and not hand.co.book.holdings(2).plans
-    assert hand.co.cycle.pending is (phase in ("armed", "shipped"))
-    assert (not hand.co.book.limbo) is (phase != "shipped")
-
-
-def test_a_slow_rank_is_in_every_average() -> None:
-    """F12, C-9: 12 s a batch against 0.5 s, ten cycles; nobody is dropped, and no cycle is repeated."""
-    hand = Hand(samples=4000, anchor=1, **QUICK).form()
-    for number in range(1, 11):
-        work(hand, 0, batch_ms=500.0)
-        pass_time(hand, 12.0)
-        work(hand, 1, batch_ms=12_000.0)
-        assert hand.co.cycle.number == number and hand.co.cycle.attempt == 0
-        hand.average()
-
-    assert [hand.co.peers[rank].merges for rank in (0, 1)] == [10, 10] and hand.co.deaths == 0
-
-
-def test_an_orderly_close_without_goodbye_is_a_death() -> None:
-    """F13, M-17: exit code 0 and no Exiting; the cycle goes on with the others."""
-    hand = pending(3)
-    for rank in range(3):
-        hand.ready(rank)
-    effects = hand.feed(ev.ProcessExited(1, 1, 0))
-    assert alerts(effects, "rank_lost") and hand.co.cycle.pending
-    hand.reduce(accepted=(0, 2))
-    hand.ack(0), hand.ack(2)
-
-    assert hand.co.cycle.version == 1 and hand.co.cycle.global_step == 6
 
 
 # --- double application, lost updates, reconnects (C3) ----------------------------------------------------------------
@@ -202,3 +113,25 @@ def test_a_refusal_says_whether_to_try_again(bad: dict[str, Any] | None) -> None
     effects = hand.feed(ev.HelloReceived(1, hello(60, **(bad or {}))))
 
     assert [e.reject.retry for e in effects if isinstance(e, fx.Refuse)] == [bad is None]
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 30.0])
+@pytest.mark.parametrize("noticed", [True, False])
+def test_the_ghost_of_a_try_that_broke_off_leaves_its_seat(noticed: bool, grace_s: float) -> None:
+    """F19, M-7, M-17, M-42: reset after its Hello had been received. It is the same rank again: at once if the end of
+    the link was seen, else when its ghost has been silent for 5 s; until then the refusal says that the seat is taken.
+    There is one live session of it, and one link."""
+    hand = Hand(1, target_ranks=3, link_grace_s=grace_s, **QUICK)
+    knock = hello(hand.samples, wanted_rank=1)
+    hand.feed(ev.HelloReceived(1, knock))
+    if noticed:
+        hand.feed(ev.LinkLost(1, 1, "reset", 1))
+    else:
+        effects = hand.feed(ev.HelloReceived(2, knock))
+        assert [e.reject.code for e in effects if isinstance(e, fx.Refuse)] == [m.RejectCode.SEAT]
+        pass_time(hand, 5.1, silent=(1,))
+    effects = hand.feed(ev.HelloReceived(3, knock))
+
+    assert [(e.link, e.rank, e.incarnation) for e in effects if isinstance(e, fx.Admit)] == [(3, 1, 2)]
+    assert hand.co.alive == [0, 1] and hand.co.peers[1].link == 3 and not hand.co.peers[1].detached
+    assert hand.feed(ev.LinkLost(1, 1, "reset", 1)) == [] and hand.co.alive == [0, 1]

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +26,13 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.dispatch.permutation import partition
-from paceline.core.errors import LocalProtocolError
-from paceline.core.phases import PeerPhase, RunPhase, WorkerPhase
+from paceline.core.phases import RunPhase, WorkerPhase
 
 from support.cohort import Cohort, Fault
-from support.field import QUICK, pass_time, work
-from support.hand import Hand, alerts, messages, named, pending
-from support.rank import Rank, of, reports
-from support.words import hello
+from support.field import work
+from support.hand import Hand, messages, named
+from support.rank import PLAN, Rank, reports
+from support.resuming import resumed
 
 TESTS = Path(__file__).parents[1]
 
@@ -40,26 +41,29 @@ TESTS = Path(__file__).parents[1]
 
 
 def test_the_schedule_counts_the_batches_of_the_cohort() -> None:
-    """F37, C-15, W-8: 10 and 30 batches a cycle are 40, 80, 120 for both, not 10 or 30, and not twice as much."""
+    """F37, C-15, W-8: 10 and 30 batches a cycle are 40, 80, 120 for both, not 10 or 30, and not twice as much. A rate
+    that falls from 0.1 over 400 batches is 0.09, 0.08, 0.07 at the first batch after each, on both ranks; within a
+    cycle each adds its own steps."""
     hand = Hand(samples=800, anchor=10, speed_ratios=(1.0, 3.0)).form()
-    bases = []
-    for _ in range(3):
-        for rank, steps in ((0, 10), (1, 30)):
-            hand.step(rank, steps, batch_ms=30.0 if rank == 0 else 10.0)
-            hand.complete(rank)
-        bases.append({message.global_step for message in messages(hand.average(), m.SetGlobalStep)})
+    ranks = [Rank(WorkerPhase.TRAINING) for _ in range(2)]
+    rates: list[list[float]] = []
+    for cycle in (1, 2, 3):
+        for number, steps in ((0, 10), (1, 30)):
+            hand.step(number, steps, batch_ms=30.0 if number == 0 else 10.0)
+            hand.complete(number)
+            begun = ranks[number].worker.position
+            positions = [(ranks[number].worker.position, ranks[number].step())[0] for _ in range(steps)]
+            assert positions == list(range(begun, begun + steps))
+        effects = hand.average()
+        for number, rank in enumerate(ranks):
+            [position] = messages(effects, m.SetGlobalStep, number)
+            [update] = messages(effects, m.Update, number)
+            assert position.global_step == update.global_step == 40 * cycle
+            rank.cycle(cycle, base=update.global_step, version=update.version, plan=PLAN)
+            rank.control(m.SetGlobalStep, version=position.version, global_step=position.global_step)
+        rates.append([0.1 * (1.0 - rank.worker.position / 400.0) for rank in ranks])
 
-    assert bases == [{40}, {80}, {120}]
-
-
-def test_a_step_is_one_batch_however_many_optimizers_it_has() -> None:
-    """F40, W-2: the machine is told once a batch, and both sides count that."""
-    rank = Rank(WorkerPhase.TRAINING)
-    seen = [(batch.step_count, rank.worker.steps_since_avg) for _ in range(4)
-            for batch in reports(rank.step(), m.Batch)]  # fmt: skip
-    rank.cycle(1, base=4, version=1)
-
-    assert seen == [(1, 1), (2, 2), (3, 3), (4, 4)] and rank.worker.steps_since_avg == 0
+    assert rates == [pytest.approx([rate, rate]) for rate in (0.09, 0.08, 0.07)]
 
 
 def test_nobody_trains_before_everyone_holds_the_same_state() -> None:
@@ -107,15 +111,41 @@ def test_a_chunk_of_a_dead_rank_is_trained_once_by_another() -> None:
     assert hand.co.cycle.global_step == hand.co.book.covered == 20 and hand.co.book.last_closed_epoch == 0
 
 
-def test_the_order_of_an_epoch_depends_on_nothing_but_seed_and_epoch() -> None:
-    """F47, D-1, D-2: whatever else was drawn; what is left after 20 of 64 is the rest of the same order."""
-    random.seed(99)
-    whole = [list(partition(64, 1, 7, epoch, 0, 64)) for epoch in (3, 4)]
-    random.seed(1)
-    random.random()
+def test_a_resume_in_an_epoch_trains_the_rest_of_that_same_epoch() -> None:
+    """F47, D-1, D-2, D-23, K-10, K-12, I52: 64 samples, seed 7; saved when 20 samples of epoch 3 are merged, resumed
+    from the bytes of its record by another number of ranks, which do not know the seed, when chance has been used for
+    other things. By sample: epoch 3 is in the consensus once over both runs, and in each run what is trained is not
+    merged yet. Epoch 4 comes in the order that a run without a break has, which is another one than that of epoch 3."""
+    made: dict[str, Any] = dict(samples=64, batch_size=2, num_epochs=5, anchor=5, max_anchor=5)
+    first = Cohort(ranks=2, seed=7, save_path="runs", **made)
+    first.run_until(lambda: len(of_epoch(first, 3, first.ghost.merged)) >= 20)
+    first.strike("stop")
+    first.run()
+    saved = of_epoch(first, 3, first.ghost.merged)
+    assert 20 <= len(saved) < 64 and first.co.book.last_closed_epoch == 2
 
-    assert list(partition(64, 1, 7, 3, 0, 20)) + list(partition(64, 1, 7, 3, 20, 44)) == whole[0]
-    assert sorted(whole[0]) == list(range(64)) and whole[0] != whole[1]
+    random.seed(99)
+    random.random()
+    second = resumed(first, ranks=3, seed=None, **made)
+    before = Counter(second.ghost.trained)
+    second.run()
+    rest = [pick for pick in second.ghost.merged if pick not in first.ghost.merged]
+    assert sorted(saved + of_epoch(second, 3, rest)) == list(range(64))
+    stepped = list((Counter(second.ghost.trained) - before).elements())
+    assert sorted(of_epoch(second, 3, stepped)) == sorted(of_epoch(second, 3, rest)), "nothing is stepped twice"
+    whole = Cohort(ranks=2, seed=7, **made)
+    whole.run()
+    orders = {epoch: [of_epoch(run, epoch, [(epoch, batch) for batch in range(32)]) for run in (second, whole)]
+              for epoch in (3, 4)}  # fmt: skip
+    assert sorted(of_epoch(second, 4, rest)) == sorted(orders[4][0]) == list(range(64))
+    assert orders[3][0] == orders[3][1] and orders[4][0] == orders[4][1] and orders[3][0] != orders[4][0]
+
+
+def of_epoch(run: Cohort, epoch: int, picks: Iterable[tuple[int, int]]) -> list[int]:
+    """The samples of an epoch's batches among these, as a rank finds them by what its welcome says (D-1)."""
+    told = run.co.config.welcome(run.setup.samples, run.setup.ranks)
+    whole, size = (told["dataset_len"], told["epoch_splits"], told["seed"], epoch), told["batch_size"]
+    return [sample for of, batch in picks if of == epoch for sample in partition(*whole, batch * size, size)]
 
 
 @settings(max_examples=60)
@@ -206,157 +236,7 @@ def test_no_decision_reads_a_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None
     assert found == expected
 
 
-@pytest.mark.parametrize("pending_cycle", [True, False])
-def test_a_whole_host_that_slept_blames_nobody(pending_cycle: bool) -> None:
-    """F85 (a) and (c), M-9: 519 s later nobody has died or stalled, and the run goes on."""
-    hand = pending(**QUICK) if pending_cycle else Hand(samples=400, **QUICK).form()
-    hand.now += 519.0
-    effects = hand.feed(ev.Tick())
-    assert not named(effects, "Died") and not named(effects, "Stalled")
-    if pending_cycle:
-        hand.average()
-
-    assert hand.co.alive == [0, 1] and hand.co.cycle.version == (1 if pending_cycle else 0)
-
-
-def test_a_rank_whose_host_slept_is_dead_and_fenced() -> None:
-    """F85 (b), M-17: the coordinator was awake."""
-    hand = Hand(samples=400, **QUICK).form()
-    pass_time(hand, 519.0 / 10, silent=(1,))
-    hand.say(1, m.Heartbeat, step_count=0, state="x")
-
-    assert hand.co.peers[1].phase == PeerPhase.DEAD and hand.co.fenced[1, "Heartbeat"] == 1
-
-
-# --- shutdown races (C13) ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("late", [10.0, 31.0])
-def test_the_coordinator_is_the_last_to_leave(late: float) -> None:
-    """F87, M-53: it listens until the last goodbye or the end of the grace, and names who did not go."""
-    hand = Hand(num_epochs=0).form()
-    hand.say(0, m.Exiting, reason="done")
-    effects = pass_time(hand, late)
-    assert hand.co.finished is (late > 30.0)
-    if not hand.co.finished:
-        effects += hand.say(1, m.Exiting, reason="done")
-
-    assert hand.co.finished and [e.status for e in effects if isinstance(e, fx.Finish)] == ["ok"]
-    assert [alert.path for alert in alerts(effects, "unserved_role")] == (["rank 1"] if late > 30.0 else [])
-
-
-@pytest.mark.parametrize("phase", [WorkerPhase.JOINING, WorkerPhase.WAITING, WorkerPhase.THROTTLED])
-def test_a_rank_does_not_wait_for_ever_for_its_coordinator(phase: WorkerPhase) -> None:
-    """F88, W-22: silence ends in a bounded time, as a lost coordinator and never as a clean end."""
-    rank = Rank(phase)
-    for _ in range(2000):
-        due = rank.worker.poll_timeout()
-        if due is None:
-            break
-        rank.now = due
-        rank.feed(ev.Tick())
-
-    assert [stop.status for stop in of(rank.orders, fx.Stop)] == ["coordinator_lost"]
-    assert not reports(rank.orders, m.Exiting)
-
-
-@pytest.mark.parametrize("stage", ["forming", "idle", "pending", "over"])
-def test_messages_of_another_run_change_nothing(stage: str) -> None:
-    """F90, N-6: in any phase, and none of its plans is ever given to them."""
-    hand = Hand(2) if stage == "forming" else pending() if stage == "pending" else Hand(2).form()
-    if stage == "over":
-        hand.feed(ev.OperatorRequest(ev.Operator.STOP))
-    before = hand.co.snapshot()
-    effects = hand.say(0, m.Exiting, reason="done", run_id=b"z" * 16)
-    hand.co.fenced.clear()
-
-    assert not effects and hand.co.snapshot() == before
-
-
-def test_nothing_that_comes_after_the_end_does_anything() -> None:
-    """F91, M-53: but a Hello, which is refused as closing."""
-    hand = Hand(num_epochs=0).form()
-    hand.say(0, m.Exiting, reason="done"), hand.say(1, m.Exiting, reason="done")
-    assert hand.co.finished and hand.co.poll_timeout() is None
-    stamp = {"run_id": hand.co.config.run_id, "generation": 1, "rank": 0, "incarnation": 1}
-    ack = m.SyncAck(**stamp, cycle=1, attempt=0, step_count=1, shipped_steps=0, total_steps=0, report_seq=9,
-                    outcome=m.Outcome.MERGED, state_complete=True)  # fmt: skip
-    late: list[Any] = [
-        ev.Received(m.Batch(**stamp, cycle=0, plan_id=1, step_count=1, samples=2, batch_ms=1.0, data_ms=0.0)),
-        ev.Received(m.Heartbeat(**stamp, step_count=0, state="x")), ev.Received(ack), ev.LinkLost(0, 1, "reset"),
-        ev.ProcessExited(1, 1, 0), ev.Tick(), ev.SendFailed((0, 1, 1)), ev.OperatorRequest(ev.Operator.STOP),
-    ]  # fmt: skip
-    for event in late:
-        effects = hand.feed(event)
-        assert not [e for e in effects if isinstance(e, (fx.Send, fx.Finish, fx.OpenRound, fx.Admit))], event
-    refused = [e for e in hand.feed(ev.HelloReceived(7, hello(60))) if isinstance(e, fx.Refuse)]
-
-    assert [each.reject.code for each in refused] == [m.RejectCode.CLOSING] and hand.co.poll_timeout() is None
-
-
-@pytest.mark.parametrize("phase", ["idle", "armed", "reduced"])
-def test_a_polite_leave_closes_nothing_for_the_others(phase: str) -> None:
-    """F92, M-8, M-22: no death, no alert, no lost step of anybody else."""
-    hand = Hand(3, samples=400).form() if phase == "idle" else pending(3, samples=400)
-    if phase == "reduced":
-        for rank in range(3):
-            hand.ready(rank)
-        hand.reduce()
-    effects = hand.say(2, m.Exiting, reason="leave")
-    assert not [e for e in effects if isinstance(e, fx.Alert)] and not messages(effects, m.Shutdown)
-    if phase == "armed":
-        hand.average()
-    elif phase == "reduced":
-        hand.ack(0), hand.ack(1)
-
-    assert hand.co.run.phase == RunPhase.TRAINING and hand.co.voters == [0, 1] and hand.co.deaths == 0
-    assert hand.co.cycle.version == (0 if phase == "idle" else 1)
-
-
-# --- seeing what is wrong (C14) ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("phase", ["forming", "armed", "reduced", "shutdown"])
-def test_who_is_waited_for_is_named(phase: str) -> None:
-    """F93, O-4, I39: rank 5 of 8, in whatever the others wait for."""
-    if phase == "forming":
-        hand = Hand(8)
-        for rank in range(8):
-            hand.ready(rank)
-        hand.reduce()
-        for rank in set(range(8)) - {5}:
-            hand.ack(rank, outcome=m.Outcome.OBSERVER)
-    elif phase == "shutdown":
-        hand = Hand(8, num_epochs=0).form()
-        for rank in set(range(8)) - {5}:
-            hand.say(rank, m.Exiting, reason="done")
-    else:
-        hand = pending(8, samples=400)
-        for rank in range(8):
-            if rank != 5 or phase == "reduced":
-                hand.ready(rank)
-                hand.feed(ev.RoundProgress(hand.co.cycle.key, rank, 8, complete=True))
-        if phase == "reduced":
-            hand.reduce()
-            for rank in set(range(8)) - {5}:
-                hand.ack(rank)
-    hand.tick(20.0)
-    waited = {rank for reason in hand.co.explain() for rank in reason.waiting_for}
-
-    assert waited == {5} and 5 in hand.co.alive
-
-
-def test_an_event_from_inside_an_event_is_refused() -> None:
-    """F96, N-12, N-7: recursion is 1 deep; the driver queues. A hook that raised is told once and changes nothing."""
-    hand = pending()
-    hand.co.handling = True
-    with pytest.raises(LocalProtocolError, match="N-12"):
-        hand.co.handle(ev.Tick(), hand.now)
-    hand.co.handling = False
-    before = hand.co.snapshot()
-    effects = hand.feed(ev.CallbackFailed("rank dead", "ValueError: no"))
-
-    assert len(alerts(effects, "callback_failed")) == 1 and hand.co.snapshot() == before
+# --- seeing what is wrong (C14; F93 is in test_waiting.py) ------------------------------------------------------------
 
 
 def test_the_same_schedule_gives_the_same_trace_everywhere() -> None:

@@ -2,7 +2,8 @@
 
 The bytes spell messages field by field, so that almost every input is a sequence of well-formed messages with values
 that no correct peer would choose. Nothing raises out of `handle`; what `explain` says can be asked at any time; a
-snapshot can be taken; and a report whose stamp is not the current one changes nothing but counters (I3).
+snapshot can be taken; and a report whose stamp is not the current one changes nothing but counters (I3). What breaks
+one is kept as what the machine was told, too: a record for `paceline replay` (`recorded`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -20,12 +23,13 @@ from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
 from paceline.core.events import DrainPoint, Received, Tick
 from paceline.core.worker import Worker
+from paceline.transports.record_file import RunRecord
 
 from .coverage import unwatched
 from .engine import Target
 from support.cohort import Cohort
 
-__all__ = ["TARGETS", "Cursor"]
+__all__ = ["MACHINES", "TARGETS", "Cursor", "recorded"]
 
 NUMBERS = (0, 1, 2, 3, 4, 6, 24, 255, 4096, (1 << 32) - 1, (1 << 53) + 1, (1 << 63) - 1, (1 << 64) - 1)
 FLOATS = (0.0, 1.0, 0.5, -1.0, 1e-300, 1e300, float("nan"), float("inf"), -float("inf"))
@@ -105,14 +109,15 @@ def _states() -> tuple[Cohort, tuple[Any, ...], tuple[Any, ...]]:
     return cohort, tuple(coordinator), tuple(worker)
 
 
-def coordinator(data: bytes) -> None:
-    """Reports, in a state that the first byte chooses."""
+def coordinator(data: bytes) -> Iterator[Coordinator]:
+    """Reports, in a state that the first byte chooses: the machine before the first and after each of them."""
     cursor = Cursor(data)
     with unwatched():
         cohort, states, _ = _states()
     with unwatched():
         co = Coordinator.restore(cohort.config, cursor.choose(states))
     now = co.now
+    yield co
     for _ in range(MOST):
         if cursor.spent:
             break
@@ -126,6 +131,7 @@ def coordinator(data: bytes) -> None:
         )  # fmt: skip
         message = cursor.build(cursor.choose((*m.REPORTS, m.Beacon, m.Fenced)), stamp)
         _tell_coordinator(co, message, now)
+        yield co
     co.explain()
     co.handle(Tick(), now + 1)
     co.snapshot()
@@ -144,7 +150,6 @@ def _tell_coordinator(co: Coordinator, message: Any, now: float) -> None:
     with unwatched():
         same = before is None or _books(co) == before
     assert same, "a stale report changed something (I3)"
-    co.take_ready()
 
 
 COUNTERS = frozenset({"fenced", "outbox", "records", "now"})
@@ -155,14 +160,15 @@ def _books(co: Coordinator) -> Any:
     told = {rank: peer.fenced_told_at for rank, peer in co.peers.items()}
     for peer in co.peers.values():
         peer.fenced_told_at = 0.0
-    *front, state = co.snapshot()
+    *front, state, unkept = co.snapshot()
     for rank, peer in co.peers.items():
         peer.fenced_told_at = told[rank]
-    return front, [(name, part) for name, part in state if name not in COUNTERS]
+    return front, [(name, part) for name, part in state if name not in COUNTERS], unkept
 
 
-def worker(data: bytes) -> None:
-    """Control messages, drain points and ticks, in a state that the first byte chooses."""
+def worker(data: bytes) -> Iterator[Worker]:
+    """Control messages, drain points and ticks, in a state that the first byte chooses: the machine before the first
+    and after each of them."""
     cursor = Cursor(data)
     with unwatched():
         _, _, states = _states()
@@ -170,6 +176,7 @@ def worker(data: bytes) -> None:
     with unwatched():
         machine = Worker.restore(settings, snapshot)
     now = machine.last_now
+    yield machine
     for _ in range(MOST):
         if cursor.spent:
             break
@@ -182,8 +189,37 @@ def worker(data: bytes) -> None:
         message = cursor.build(cursor.choose((*m.CONTROLS, m.Fenced, m.Batch)), stamp)
         machine.handle(Received(message), now)
         machine.handle(cursor.choose((Tick(), DrainPoint())), now)
-        machine.take_ready()
+        yield machine
     machine.snapshot()
+
+
+MACHINES: dict[str, Callable[[bytes], Iterator[Any]]] = {"coordinator": coordinator, "worker": worker}
+"""How an input of these targets goes, by their names."""
+
+
+def told(name: str, data: bytes) -> None:
+    """An input, whose effects nobody keeps."""
+    for machine in MACHINES[name](data):
+        machine.take_ready()
+
+
+def recorded(name: str, data: bytes, path: Path) -> Path | None:
+    """What an input tells its machine, and what comes of it up to where it ends, as a record that `paceline replay`
+    goes through; an event that raises is the last one in there. None where not even the machine can be made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    record = machine = None
+    try:
+        for machine in MACHINES[name](data):
+            record = record or RunRecord(path, machine)
+            record.append(machine.take_ready())
+    except Exception:  # it is the finding, and the campaign has told it
+        if record is not None and machine is not None:
+            record.append(machine.take_ready())
+    if record is None:
+        return None
+    record.close()
+    return path
 
 
 @functools.cache
@@ -193,6 +229,6 @@ def _seeds(choices: int) -> list[bytes]:
 
 
 TARGETS: Sequence[Target] = (
-    Target("coordinator", coordinator, lambda: _seeds(len(m.REPORTS) + 2), (20000, 2000)),
-    Target("worker", worker, lambda: _seeds(len(m.CONTROLS) + 2), (20000, 2000)),
+    Target("coordinator", partial(told, "coordinator"), lambda: _seeds(len(m.REPORTS) + 2), (20000, 2000)),
+    Target("worker", partial(told, "worker"), lambda: _seeds(len(m.CONTROLS) + 2), (20000, 2000)),
 )

@@ -2,8 +2,10 @@
 
 With the optional engine (`pip install atheris`) its coverage guidance is used, else the loop of `engine.py`. A finding
 is printed, shrunk, and kept as a file under tests/fuzz/corpus/TARGET/, which the suite replays from then on; the exit
-code is then 1. `all` takes the targets one after the other and divides the time. `--keep N` adds to the corpus the N
-inputs that together run most of what the campaign has seen and the seeds do not.
+code is then 1. What breaks a coordinator or a worker is also kept as what it was told, a record under
+tests/fuzz/records/, and what breaks a run as a schedule under tests/schedules/: both for `paceline replay`. `all` takes
+the targets one after the other and divides the time. `--keep N` adds to the corpus the N inputs that together run most
+of what the campaign has seen and the seeds do not.
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ from types import FunctionType
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuzz.engine import Report, Target, campaign, fault_of, inputs, keep
+from fuzz.machines import MACHINES, recorded
 from fuzz.mutate import LONGEST
 from fuzz.schedules import broken_schedule
 from fuzz.targets import TARGETS
+
+RECORDS = Path(__file__).parent / "records"
+"""What broke a machine, to be looked at; the suite replays the inputs of the corpus."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,6 +62,9 @@ def _own(target: Target, rng: random.Random, seconds: float, most: int) -> int:
           f"{len(report.findings)} findings")  # fmt: skip
     for finding in report.findings:
         print(f"  {finding}\n  kept as {keep(target, _name('found', finding.data), finding.data)}")
+        record = RECORDS / f"{_name('found', finding.data)}.record"
+        if target.name in MACHINES and recorded(target.name, finding.data, record):
+            print(f"  and as {record}: paceline replay {record}")
         if target.name == "schedule" and (found := broken_schedule(finding.data)) is not None:
             path = Path(__file__).parents[1] / "schedules" / f"{_name('found', finding.data)}.schedule"
             path.write_text(str(found), encoding="utf-8")

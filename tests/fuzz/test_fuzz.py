@@ -4,24 +4,33 @@ to find what it should (N-7, N-23 to N-26, I3, I22). Longer: `python tests/fuzz/
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paceline
+from paceline.backends.cli import cli
+from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
+from paceline.core.errors import InvariantError
 from paceline.core.simulation import Violation
 from paceline.core.simulation import world as world_module
 from paceline.core.simulation.schedule import Schedule
 from paceline.core.values import rha
+from paceline.core.worker import Worker
+from paceline.transports.record_file import replay_record
 
 from fuzz.coverage import watch
 from fuzz.engine import CORPUS, Target, campaign, fault_of, inputs
+from fuzz.machines import MACHINES, recorded
 from fuzz.mutate import LONGEST, mutated
 from fuzz.schedules import broken_schedule
 from fuzz.targets import TARGETS
@@ -110,6 +119,45 @@ def test_an_input_that_breaks_an_invariant_becomes_a_schedule(monkeypatch: pytes
     found = broken_schedule(data)
     assert found is not None and found.breaks == "I41" and len(found.actions) < 30
     assert Schedule.parse(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "kind"), [("coordinator", Coordinator, m.Batch), ("worker", Worker, m.Update)]
+)
+def test_what_breaks_a_machine_becomes_a_record_that_replay_shows(
+    name: str, machine: type[Any], kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 4: what the machine was told, not the bytes that chose it. It is the same once the fault is mended."""
+    handle = machine.handle
+
+    def planted(self: Any, event: Any, now: float) -> None:
+        handle(self, event, now)
+        if isinstance(getattr(event, "message", None), kind):
+            raise KeyError("planted")
+
+    target = TARGETS[name]
+    target.run(target.seeds()[0])  # the run from which its states are taken is a sound one
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "handle", planted)
+        data = next(data for data in target.seeds() if fault_of(target, data)[0] is not None)
+        path = recorded(name, data, tmp_path / "found.record")
+        assert path is not None
+        broken = CliRunner().invoke(cli, ["replay", str(path)], standalone_mode=False)
+    assert isinstance(broken.exception, InvariantError)
+    assert re.search(rf"event \d+, {kind.__name__}, raises KeyError: 'planted' \(I22\)", str(broken.exception))
+    mended = CliRunner().invoke(cli, ["replay", str(path), "--diagram"], standalone_mode=False)
+    assert mended.exception is None and mended.return_value == 0, mended.output
+    assert "the replay is the same" in mended.output
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_whatever_a_machine_is_told_can_be_recorded(name: str, tmp_path: Path) -> None:
+    """Numbers that are none and numbers that no float holds, too."""
+    for file, data in inputs(TARGETS[name])[:40]:
+        path = recorded(name, data, tmp_path / file)
+        assert path is not None
+        for found in replay_record(path):
+            assert found.difference is None, file
 
 
 def test_too_much_work_is_a_finding() -> None:

@@ -52,6 +52,16 @@ class Rank:
         self.orders += orders
         return orders
 
+    def pass_time(self, seconds: float) -> list[Any]:
+        """Let time pass as a healthy driver does: with a tick at every deadline until then; gives what came of it."""
+        orders: list[Any] = []
+        end = self.now + seconds
+        while (due := self.worker.poll_timeout()) is not None and due <= end:
+            self.now = max(due, self.now)
+            orders += self.feed(ev.Tick())
+        self.now = end
+        return orders
+
     def control(self, kind: type, /, *, gap: int = 0, serve: bool = True, **fields: Any) -> list[Any]:
         """One message of the coordinator, with its next number; `serve` lets the rank come to a drain point."""
         stamp: dict[str, Any] = {"run_id": RUN, "generation": 1, "rank": 1, "incarnation": 1}

@@ -23,7 +23,7 @@ AT_A_LIMIT = {"T325", "T331", "T343"}
 """Checks that end when a transport gives up: after the 30 s of a dial or the 10 s of a handshake, which a test need not
 wait for."""
 
-NOT_OVER_MEMORY = {"T321", "T322", "T323", "T324", "T325", "T326", "T342", "T343", "T344"}
+NOT_OVER_MEMORY = {"T320", "T321", "T322", "T323", "T324", "T325", "T326", "T342", "T343", "T344"}
 """A transport inside one process has no other process, no host, and no door at which a stranger could knock; that it
 has none is looked at."""
 

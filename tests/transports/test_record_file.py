@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from paceline.core.coordinator import Coordinator
+from paceline.core.effects import Ready
 from paceline.core.errors import CheckpointError
+from paceline.core.events import StepDone
+from paceline.core.journal import Head
 from paceline.core.simulation.action import COORDINATOR
-from paceline.core.worker import Worker
-from paceline.transports.record_file import RunRecord, is_record, read_record, replay_record
+from paceline.core.worker import Worker, WorkerSettings
+from paceline.transports.record_file import RunRecord, read_record, replay_batches, replay_record
 
 from support.cohort import Cohort
 
@@ -72,8 +75,33 @@ def test_a_line_that_was_never_finished_is_left_out(tmp_path: Path) -> None:
     assert read_record(path) == whole
 
 
+def test_lines_that_are_doubled_or_not_in_their_order_are_named(tmp_path: Path) -> None:
+    """A copy of a run behind it was passed over once, and swapped lines were blamed on the clock of the user."""
+    path = tmp_path / "run.jsonl"
+    recorded(path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines * 2))
+    with pytest.raises(CheckpointError, match=rf"line {len(lines) + 1}: .* begins again, as it did in line 1: this"):
+        read_record(path)
+    mine = [n for n, line in enumerate(lines) if line.startswith('{"by":"coordinator 1","in"')]
+    lines[mine[0]], lines[mine[-1]] = lines[mine[-1]], lines[mine[0]]
+    path.write_text("".join(lines))
+    with pytest.raises(CheckpointError, match=rf"line {mine[1] + 1}: time goes back from .* not in their order"):
+        read_record(path)
+
+
+def test_events_that_cannot_happen_are_damage_of_the_file() -> None:
+    """A worker says of a step in no plan that it is misuse (N-12): here it was no caller who did it."""
+    settings = WorkerSettings(run_id=bytes(16), generation=1, rank=0, incarnation=1, policy="cadence", batch_size=8)
+    begun = Head(settings, Worker.create(settings, 0.0).snapshot())
+    step = StepDone(samples=8, batch_ms=1.0, data_ms=0.0)
+    with pytest.raises(CheckpointError, match=r"rank 0\.1: one of these events cannot happen here: StepDone cannot"):
+        replay_batches("rank 0.1", begun, [Ready(((1.0, step),), ())])
+
+
 @pytest.mark.parametrize(("text", "said"), [
-    ("", "records no machine"),
+    ("", "line 1: it has no head"),
+    ('{"by":"rank 0.1","journal":1,"mach', "line 1: it breaks off inside its head"),
     ("[]\n", "line 1: this line does not say whose it is"),
     ('{"by":"rank 0.1","in":[],"out":[]}\n', "line 1: rank 0.1 has no head"),
     ('{"by":\n', "line 1: "),
@@ -85,9 +113,8 @@ def test_what_is_no_record_is_refused_by_line(tmp_path: Path, text: str, said: s
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    for look in (is_record, read_record):
-        with pytest.raises(CheckpointError, match="nothing"):
-            look(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="nothing"):
+        read_record(tmp_path / "nothing")
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="give another path"):
         RunRecord(tmp_path / "file" / "run.jsonl", Coordinator(Cohort(ranks=1).config))

@@ -81,7 +81,7 @@ def test_attempts_are_spaced_by_the_table(scale: float) -> None:
 
 
 def test_a_dial_survives_refusal_reset_and_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Field case F16: refused, reset after the prelude, no answer, a closed connection, then in."""
+    """Field case F19, M-3: refused, reset after the prelude, no answer, a closed connection, then in."""
     monkeypatch.setattr(tcp, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(tcp, "LAST_PAUSE_S", 0.001)
     holder, port = unused_port()

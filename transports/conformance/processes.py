@@ -16,14 +16,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import trio
 
 from ...core.conformance import CheckFailed, Level, NotChecked, ensure, raising
+from ...core.conformance.blame import said
 from ...core.errors import TransportError
-from ..api import Channel
+from ..api import Channel, Transport
 from .kit import KIT, NO_DIAL, PAGE, Bench, Killable, due, within
-from .stage import Landing, Meeting, beacon, exchange, heartbeat, meet, pattern
+from .stage import Landing, Meeting, beacon, exchange, heartbeat, meet, meeting, pattern
 
 __all__: list[str] = []
 
-DOC = f"{PAGE}#death"
+ADDRESSES, DOC = f"{PAGE}#addresses", f"{PAGE}#death"
 START_S = 60.0
 """For the start of an interpreter on a machine that is busy with something else."""
 
@@ -65,10 +66,10 @@ async def _arrival(bench: Bench, met: Meeting, child: trio.Process) -> Channel:
 async def _fail_at_its_end(child: trio.Process) -> None:
     code = await child.wait()
     if code == NO_DIAL:
-        raise CheckFailed(f"another process could not dial: {await _said(child)}")
+        raise CheckFailed(f"another process could not dial: {await _first_words(child)}")
 
 
-async def _said(child: trio.Process) -> str:
+async def _first_words(child: trio.Process) -> str:
     """The first thing a child prints."""
     assert child.stdout is not None
     return bytes(await child.stdout.receive_some()).decode().strip()
@@ -80,15 +81,47 @@ async def _killable(bench: Bench) -> AsyncIterator[Killable]:
         yield await _arrival(bench, met, child), child.kill
 
 
+@asynccontextmanager
+async def _coordinator(bench: Bench) -> AsyncIterator[tuple[Transport, trio.Process, str]]:
+    """A transport that may dial, a child that has begun to listen, and where."""
+    async with bench.open() as (transport, url), _process(bench, "coordinate", url) as child:
+        with within(bench.patiently(START_S), "the start of a coordinator in another process"):
+            there = await _first_words(child)
+        ensure(there.startswith(f"{transport.scheme}://"), f"a coordinator in another process said {there!r}")
+        yield transport, child, there
+
+
 async def no_process_gets_in(bench: Bench) -> None:
     """Without `across_processes` another process that dials gets a `TransportError` or `ConfigError` at once."""
     async with meet(bench) as met, _process(bench, "leave", met.listener.url) as child:
         with within(bench.patiently(START_S), "a dial from another process"):
-            said = await _said(child)
+            words = await _first_words(child)
             code = await child.wait()
         ensure(code == NO_DIAL, "another process could dial: claim across_processes")
-        kind = said.partition(":")[0]
-        ensure(kind in ("TransportError", "ConfigError"), f"a dial that cannot work from another process raised {said}")
+        kind = words.partition(":")[0]
+        impossible = kind in ("TransportError", "ConfigError")
+        ensure(impossible, f"a dial that cannot work from another process raised {words}")
+
+
+@KIT.check("T320", Level.L3, doc=ADDRESSES, needs="across_processes", gate=True)
+async def the_address_of_a_killed_coordinator_is_free_again(bench: Bench) -> None:
+    """What a killed process left behind does not keep its address: who listens there again is served, as a coordinator
+    that is started again is (M-40).
+
+    All checks listen at one address, and from here on coordinators are killed at it: so it is a gate."""
+    async with _coordinator(bench) as (transport, child, there):
+        rank = await transport.dial(there, bench.credentials)
+        child.kill()
+        await child.wait()
+        await rank.aclose()
+        try:
+            async with meeting(transport, there, bench.credentials) as met:
+                await exchange(await met.join())
+        except TransportError as error:
+            raise CheckFailed(
+                f"listen at {there}, whose coordinator was killed, raised {said(error)}; where nobody answers, what a "
+                "dead process left there must be cleared away, and the address taken"
+            ) from error
 
 
 @KIT.check("T321", Level.L3, doc=DOC, needs="across_processes", unclaimed=no_process_gets_in)
@@ -165,10 +198,7 @@ async def an_exit_without_a_word_is_a_loss(bench: Bench) -> None:
 async def a_killed_coordinator_is_evidenced(bench: Bench) -> None:
     """`kill -9` of the coordinator's process is told to every rank, on either lane, within the time for evidence, and a
     dial afterwards finds nobody (M-17, W-21)."""
-    async with bench.open() as (transport, url), _process(bench, "coordinate", url) as child:
-        with within(bench.patiently(START_S), "the start of a coordinator in another process"):
-            there = await _said(child)
-        ensure(there.startswith(f"{transport.scheme}://"), f"a coordinator in another process said {there!r}")
+    async with _coordinator(bench) as (transport, child, there):
         async with AsyncExitStack() as ranks:
             dialled = [await transport.dial(there, bench.credentials) for _ in range(3)]
             for rank in dialled:

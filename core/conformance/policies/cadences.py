@@ -15,7 +15,7 @@ __all__ = ["CADENCES"]
 
 CADENCES: Kit[CadenceFactory] = Kit(
     name="cadences",
-    version=4,
+    version=5,
     capabilities={
         "balances": "gives a faster rank more steps per window",
         "grows": "lengthens the window while averaging costs too large a part of it",
@@ -95,7 +95,7 @@ def a_balancer_takes_everything(make: CadenceFactory) -> None:
 
 @CADENCES.check("P212", Level.L1, doc=f"{GUIDE}#the-same-again")
 def a_balancer_is_a_function_of_its_history(make: CadenceFactory) -> None:
-    """Two balancers that were told the same have the same counts (N-13)."""
+    """Two balancers of one process that were told the same have the same counts (N-13)."""
     for number in range(6):
         # In turn, so that whatever they share (a count of calls, a random source) is not the same for both.
         twins = [cadence(make) for _ in range(2)]
@@ -165,15 +165,21 @@ def _seen(made: Cadence) -> tuple[object, ...]:
 
 @CADENCES.check("P216", Level.L1, doc=f"{GUIDE}#saved-and-restored")
 def a_balancer_knows_foreign_records(make: CadenceFactory) -> None:
-    """A record of other ranks, or none at all, is refused with False and changes nothing."""
+    """A record of other ranks, or none at all, is refused with False and changes nothing: neither a new balancer, nor
+    what one has learnt of a run (B-16)."""
     other = plain(cadence(make, ranks=[0, 7]).saved(), "a balancer")
     for record in (other, {}, {"ranks": list(RANKS)}, {"anchor": -1}, {"ranks": None, "counts": "x"}):
-        made = cadence(make)
-        before = _seen(made)
-        with accepting(f"restore({record})"):
-            taken = made.restore(record)
-        ensure(taken is False, f"it took {record} for its own")
-        ensure(_seen(made) == before, f"{record} left a trace")
+        for cycles in (0, 6):
+            made = cadence(make)
+            for _ in range(cycles):
+                made.report(window(COSTS, made.counts, reduce_ms=300.0), RANKS)
+                made.apply(Stable())
+            before = _seen(made), plain(made.saved(), "a balancer")
+            with accepting(f"restore({record})"):
+                taken = made.restore(record)
+            ensure(taken is False, f"it took {record} for its own")
+            after = _seen(made), plain(made.saved(), "a balancer")
+            ensure(after == before, f"the {record} that it refused after {cycles} cycles left a trace")
 
 
 @CADENCES.check("P217", Level.L1, doc=f"{GUIDE}#ranks-come-and-go")

@@ -15,12 +15,14 @@ __all__ = ["GUARDS"]
 
 GUARDS: Kit[Callable[[], Guard]] = Kit(
     name="guards",
-    version=4,
+    version=5,
     capabilities={
         "nudges": "shortens the window when a cohort flies apart",
         "free_of_world": "its verdicts do not change when ranks with the same divergence are added (I64)",
     },
 )
+SEEN = (0, 5, 8)
+"""Cycles that a guard has seen before a record is brought to it."""
 SMALL = 20_000
 """Characters of JSON that a history may have: it is kept beside every checkpoint."""
 
@@ -61,7 +63,7 @@ def a_guard_answers_everything(make: Callable[[], Guard]) -> None:
 
 @GUARDS.check("P112", Level.L1, doc=f"{GUIDE}#the-same-again")
 def a_guard_is_a_function_of_its_history(make: Callable[[], Guard]) -> None:
-    """Two guards that saw the same cycles give the same verdicts (N-13)."""
+    """Two guards of one process that saw the same cycles give the same verdicts (N-13)."""
     for cycles in (runaway(30), *(guard_inputs(number, 60) for number in range(5))):
         # In turn, so that whatever they share (a count of calls, a random source) is not the same for both.
         one, other = make(), make()
@@ -84,16 +86,22 @@ def a_guard_goes_on_after_a_restart(make: Callable[[], Guard]) -> None:
 
 @GUARDS.check("P114", Level.L1, doc=f"{GUIDE}#saved-and-restored")
 def a_guard_knows_foreign_records(make: Callable[[], Guard]) -> None:
-    """A record that is not its own is refused with False, and changes nothing."""
+    """A record that is not its own is refused with False, and changes nothing: neither a new guard, nor what one has
+    seen of a run (B-16)."""
     records: tuple[dict[str, object], ...] = (
         {}, {"guard": "another"}, {"guard": None, "recent": [1]}, {"recent": "x"}, {"": math.nan},
     )  # fmt: skip
     for record in records:
-        guard = make()
-        with accepting(f"restore({record})"):
-            taken = guard.restore(record)
-        ensure(taken is False, f"it took {record} for its own history")
-        ensure(_verdicts(guard, runaway(30)) == _verdicts(make(), runaway(30)), f"{record} left a trace")
+        for seen in SEEN:
+            guard, twin = make(), make()
+            for each in (guard, twin):
+                _verdicts(each, runaway(seen))
+            with accepting(f"restore({record})"):
+                taken = guard.restore(record)
+            ensure(taken is False, f"it took {record} for its own history")
+            after = f"the {record} that it refused after {seen} cycles left a trace"
+            ensure(plain(guard.saved(), "a guard") == plain(twin.saved(), "a guard"), f"{after} in what it saves")
+            ensure(_verdicts(guard, runaway(30)) == _verdicts(twin, runaway(30)), after)
 
 
 @GUARDS.check("P115", Level.L1, doc=f"{GUIDE}#saved-and-restored")

@@ -156,6 +156,18 @@ class CapableInWords(StarAverager):
     capabilities: ClassVar[Any] = {"in_place": False, "abortable": True}
 
 
+class WantsItsOwnMemory(StarAverager):
+    """Says that memory of the host is none of its business, and takes it."""
+
+    capabilities = attrs.evolve(StarAverager.capabilities, devices=("cuda",))
+
+
+class NamesOneDevice(StarAverager):
+    """A device with its number, where a type is meant."""
+
+    capabilities = attrs.evolve(StarAverager.capabilities, devices=("cpu", "cuda:0"))
+
+
 class RealizesNothing(StarAverager):
     """An average of nobody is an average."""
 

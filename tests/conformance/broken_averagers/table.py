@@ -15,7 +15,9 @@ FOLDER = Folder(
     claims=claims_of,
     caught={
         "A001": [rounds.KnowsNoGamma, hangs.IsNeverMade],
-        "A002": [rounds.CapableInWords, in_place.NeedsASessionToReceive],
+        "A002": [
+            rounds.CapableInWords, rounds.WantsItsOwnMemory, rounds.NamesOneDevice, in_place.NeedsASessionToReceive,
+        ],
         "A003": [in_place.HidesThatItIsInPlace, in_place.LiesThatItIsInPlace, in_place.IsOfBothKinds],
         "A101": [rounds.SendsBeforeTheEnd],
         "A102": [rounds.HearsOtherRounds],

@@ -111,6 +111,14 @@ class TakesOtherRanks(Balancer):
         return True
 
 
+class ForgetsWhatItRefuses(Balancer):
+    """Makes room for a record before it looks at it. One that is new has nothing to lose."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        self.counts = dict.fromkeys(self.ranks, self.anchor)
+        return super().restore(saved)
+
+
 class KnowsNoNewcomers(Balancer):
     """Who was not there at the start has no count."""
 

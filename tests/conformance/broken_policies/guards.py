@@ -110,6 +110,14 @@ class TakesAnyRecord(LevelGuard):
         return True
 
 
+class ForgetsWhatItRefuses(GrowthGuard):
+    """Makes room for a record before it looks at it. One that is new has nothing to lose."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        self.hard_streak = self.soft_streak = 0
+        return super().restore(saved)
+
+
 class RemembersEverything(LevelGuard):
     """Keeps every divergence of the run."""
 
@@ -180,6 +188,13 @@ class IsNeverMade(LevelGuard):
 
     def __init__(self) -> None:
         threading.Event().wait()
+
+
+class EndsTheProgram(LevelGuard):
+    """Takes a norm that is too large for the end of all."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        raise SystemExit(3)
 
 
 class LoopsInObserve(LevelGuard):

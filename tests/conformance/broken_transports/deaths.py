@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from paceline.core.errors import TransportError
 from paceline.core.messages import BulkBlock
-from paceline.transports.api import Place
+from paceline.transports.api import Credentials, Listener, Place
 
-from .base import OverTcp, SoundChannel
+from .base import OverTcp, SoundChannel, SoundListener
 from .ends import ForgetsToNoticeDeath, NamesNobody
+from .leaks import LEFT
 
 
 class WaitsForTheDead(OverTcp):
@@ -56,3 +60,28 @@ class AsksEachInTurn(OverTcp):
         async def aclose(self) -> None:
             self.turns.clear()
             await self.inner.aclose()
+
+
+class KeepsTheAddressOfTheDead(OverTcp):
+    """A file says that an address is taken; who is killed leaves it behind, and nobody asks whether he lives."""
+
+    class listener(SoundListener):
+        async def aclose(self) -> None:
+            await super().aclose()
+            taken(self.url).unlink(missing_ok=True)
+
+    async def listen(self, url: str, credentials: Credentials) -> Listener:
+        listener = await super().listen(url, credentials)
+        file = taken(listener.url)
+        try:
+            file.touch(exist_ok=False)
+        except FileExistsError as error:
+            await listener.inner.aclose()
+            LEFT.append(lambda: file.unlink(missing_ok=True))
+            raise TransportError(f"{url} is taken: there is {file.name}") from error
+        return listener
+
+
+def taken(url: str) -> Path:
+    """The file for the address of a listener."""
+    return Path(tempfile.gettempdir()) / f"paceline-kit-{urlsplit(url).port}"

@@ -72,6 +72,7 @@ FOLDER = Folder(
         "T314": [doors.RunsItsHandlerTwice],
         "T315": [order.DeliversAfterClose, one_way.HandsOrdersOutAfterClose],
         "T316": [ends.OneLossEndsAll],
+        "T320": [deaths.KeepsTheAddressOfTheDead],
         "T321": [claims.LiesAboutProcesses, claims.HidesItsPort],
         "T322": [deaths.WaitsForTheDead],
         "T323": [deaths.GivesTheLastBlockTwice],

@@ -49,8 +49,8 @@ def faults(kinds: tuple[str, ...] = FAULTS, most: int = 3) -> st.SearchStrategy[
 def test_every_run_ends_with_nothing_lost_and_nothing_merged_twice(
     made: dict[str, Any], schedule: bytes, struck: list[Fault]
 ) -> None:
-    """I38, I42, I44, and after every event I1, I2, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, I16, I19, I41, I43,
-    I45 (that is W-9)."""
+    """I38, I42, I44, and after every event I1, I2, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, I16, I19, I27, I29,
+    I39, I41, I43, I45 (that is W-9)."""
     Cohort(**made).run(schedule, struck)
 
 

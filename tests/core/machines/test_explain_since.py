@@ -331,6 +331,7 @@ def test_a_wait_is_told_with_the_instant_at_which_it_began(name: str) -> None:
     at_once = told(hand, code, rank)
     assert (at_once.since, at_once.rule in CODES[code].rules) == (since, True), str(at_once)
     assert at_once.until is None or at_once.until > hand.now, "a wait that is over is none"
+    assert (at_once.then == "") == (at_once.until is None), "what ends by itself ends with something that is done"
     hand.now += LATER / 4  # nothing happens
     hand.feed(ev.Tick())
     again = told(hand, code, rank)

@@ -267,7 +267,7 @@ def test_a_worker_stages_its_own_copy() -> None:
 def test_a_new_life_takes_the_rule_of_its_own_welcome(initial_state: str) -> None:
     """M-45: a run that forms once more may send a state although its first formation did not, and the other way."""
     rank = Rank(checks=initial_state == "rank", reconnect_window_s=60.0)
-    rank.feed(ev.LinkLost("gone"))
+    rank.feed(ev.LinkLost(cause="gone"))
     rank.feed(ev.Received(welcome(initial_state)))
     rank.number = 0
     (order,) = of(rank.control(m.RequestParams, cycle=0, attempt=0, observer=True, incarnation=2), fx.TakeSnapshot)
@@ -278,7 +278,7 @@ def test_who_has_stepped_before_brings_what_it_stands_on() -> None:
     """M-45, R-10: the steps since then count nowhere, so what they led to is nobody's initial state."""
     rank = Rank(WorkerPhase.TRAINING, checks=True, reconnect_window_s=60.0)
     rank.step(2)
-    rank.feed(ev.LinkLost("gone"))
+    rank.feed(ev.LinkLost(cause="gone"))
     rank.feed(ev.Received(welcome("check")))
     rank.number = 0
     (order,) = of(rank.control(m.RequestParams, cycle=0, attempt=0, observer=True, incarnation=2), fx.TakeSnapshot)

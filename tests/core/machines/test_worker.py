@@ -336,14 +336,28 @@ def test_the_inbox_is_bounded() -> None:
 def test_a_silent_coordinator_counts_as_lost_strictly_after_the_staleness() -> None:
     """W-22, M-3."""
     rank = Rank(W)
-    rank.now = 30.0
-    rank.feed(ev.Tick())
+    rank.pass_time(30.0)
     assert rank.worker.phase == W
     due = rank.worker.poll_timeout()
     assert due is not None and 30.0 < due < 30.001
-    rank.now = due
-    rank.feed(ev.Tick())
+    rank.pass_time(0.001)
     assert of(rank.orders, fx.Stop)[0].status == "coordinator_lost" and rank.worker.poll_timeout() is None
+
+
+@pytest.mark.parametrize(("away", "blames"), [(15.0, True), (15.001, False), (519.0, False)])
+def test_a_rank_that_was_away_itself_calls_nobody_silent(away: float, blames: bool) -> None:
+    """W-22, M-9: a tick that comes later than the larger of 2 s and half the staleness. Then the coordinator has the
+    whole staleness once more; without a word it is lost all the same."""
+    rank = Rank(W)
+    rank.pass_time(16.0)
+    due = rank.worker.poll_timeout()
+    assert due == 16.0 + rank.worker.settings.heartbeat_s
+    rank.now = due + away
+    lost = of(rank.feed(ev.Tick()), fx.Stop)
+    assert bool(lost) is blames
+    if not blames:
+        assert not of(rank.pass_time(30.0), fx.Stop)
+        assert of(rank.pass_time(0.001), fx.Stop)
 
 
 def test_time_does_not_go_back() -> None:

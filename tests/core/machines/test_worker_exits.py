@@ -30,8 +30,7 @@ def link_lost(rank: Rank) -> None:
 
 
 def silence(rank: Rank) -> None:
-    rank.now += 31.0
-    rank.feed(ev.Tick())
+    rank.pass_time(31.0)
 
 
 def window_over(rank: Rank) -> None:

@@ -295,6 +295,20 @@ def test_bounds_that_mean_nothing_are_refused(wrong: dict[str, int], said: str) 
         Bounds(**wrong)
 
 
+@pytest.mark.parametrize("knobs", [{"epoch_splits": 3}, {"epoch_splits": 5}, {"batch_size": 3}, {"max_model_bytes": 1}])
+def test_a_run_that_nobody_may_join_is_refused(knobs: dict[str, object]) -> None:
+    """M-5, D-2: it was called broken once, as it never ended with everything covered."""
+    with pytest.raises(ConfigError, match="every rank of this run of 2 ranks and 2 samples would be refused"):
+        Bounds(knobs=tuple(knobs.items()))
+
+
+@pytest.mark.parametrize("knobs", [{"initial_state": "/a/file"}, {"journal": "/a/file"}])
+def test_what_a_simulated_run_has_not_is_refused_by_name(knobs: dict[str, object]) -> None:
+    """M-6, M-40: no file of this machine is read or written by a run that is simulated."""
+    with pytest.raises(ConfigError, match=f"{next(iter(knobs))} = '/a/file' cannot be simulated"):
+        Bounds(knobs=tuple(knobs.items()))
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,16 @@ def test_the_version_goes_forward_and_all_is_covered(averager: str, lost: int, s
     assert world.ghost.uncounted >= 0 and len(world.ghost.merged) == 80
 
 
+@pytest.mark.parametrize("lost", [25, 50])
+def test_ranks_that_blend_go_on_from_the_average_and_not_from_what_they_made_of_it(lost: int) -> None:
+    """M-45, R-17: no rank of `async` holds the consensus, and each keeps it (`paceline simulate --ranks 5 --seed
+    8051682`, I59)."""
+    world, reached = run("star", lost, policy="async")
+
+    assert "the end of a journal was lost" in reached
+    assert len(world.ghost.merged) == 80
+
+
 @pytest.mark.parametrize("averager", ["star", "collective"])
 def test_picks_of_a_cycle_that_the_journal_lost_are_trained_again(averager: str) -> None:
     """M-45: the ranks stand on an average that is in no books."""

@@ -205,3 +205,18 @@ def test_dice_are_the_same_for_ever() -> None:
 def test_a_profile_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="choose one of calm, slow, flaky, storm"):
         simulate(Case(seed=0, faults="hurricane"))
+
+
+@pytest.mark.parametrize(("knobs", "said"), [
+    ({"time_scale": 1e4}, "smaller time_scale"), ({"link_grace_s": 1e9}, "may wait 1,000,00"),
+    ({"epoch_splits": 1000}, "shorter than one batch"), ({"journal": "/a/file"}, "journal = '/a/file' cannot"),
+])  # fmt: skip
+def test_a_run_that_could_show_nothing_is_refused(knobs: dict[str, object], said: str) -> None:
+    """Its end would be called a fault of the protocol (I38), or it would have none."""
+    with pytest.raises(ConfigError, match=said):
+        Run(Case(seed=2, ranks=3, knobs=knobs))
+
+
+def test_a_long_grace_for_links_is_waited_for() -> None:
+    """M-17, I38: how long a run may go on after the last fault counts every wait that its knobs allow."""
+    assert Run(Case(seed=2, ranks=3, knobs={"link_grace_s": 50_000.0})).bound_s > 8 * 50_000.0
