@@ -21,11 +21,21 @@ from .frozen import frozen, thaw
 from .process import Process, digest
 from .setup import Setup
 
-__all__ = ["Averager"]
+__all__ = ["Averager", "blocks_in"]
 
 BLOCK_BYTES = 8
 OUTSIDE = frozenset({"setup", "schema_hash", "round", "seen"})
 OF_ROUND = frozenset({"members", "observers", "opened"})
+
+
+def blocks_in(part: tuple[Any, ...], blocks: int) -> int:
+    """How many blocks of data a part of a bulk lane stands for, where a model has `blocks`. A result and a state have
+    all of them or none, a header those that are in it (`Averager.take`), the static part of a state counts as one."""
+    if part[0] in ("block", "static"):
+        return 1
+    if part[-1] is None:
+        return 1 if part[0] == "state" else 0
+    return blocks if part[0] != "header" or blocks == 1 else 0
 
 
 @state

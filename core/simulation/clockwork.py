@@ -1,18 +1,22 @@
 """What moves a world through virtual time: when each thing that can happen does happen.
 
 One heap holds what is to come. After every step only the processes that it touched are looked at, so the cost of a step
-does not grow with the cohort. Bytes on a lane arrive in order, each after a latency; work takes the time that the pace
-of its process says; a machine gets its tick when its deadline has come.
+does not grow with the cohort. What is on a lane arrives in order. A message takes the latency of the link of its rank.
+Bulk takes it too, and before that its way through the bandwidth of that link, one part after the other in each
+direction: a part leaves when the one before it has left, so a transfer takes as long as it is large. Control has lanes
+of its own and never waits for bulk (N-5), nor for the link of another rank. Work takes the time that the pace of its
+process says; a machine gets its tick when its deadline has come.
 """
 
 from __future__ import annotations
 
 import functools
 import heapq
+import itertools
 import math
 import operator
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -20,6 +24,7 @@ import attrs
 from .. import effects as fx
 from ..values import state
 from .action import COORDINATOR, Action, act
+from .averager import blocks_in
 from .dice import Dice
 from .moves import AGAIN, OF_AVERAGER
 from .process import Process
@@ -30,6 +35,7 @@ __all__ = ["Clockwork", "Pace"]
 
 LANES = ("report", "control", "upload", "result")
 """What arrives over a lane; each of them takes the oldest of one."""
+BULK = frozenset({"upload", "result"})
 AT_COORDINATOR = frozenset({"report", "failure", "upload", "reduce", "write"})
 """What waits while the coordinator is away."""
 AT_RANK = frozenset({"control", "drain", "order", "step", "result"})
@@ -41,16 +47,21 @@ LEAST_TICK_S = 1e-3
 JITTER = 0.1
 
 
+def _of_ranks(given: float | Iterable[float]) -> tuple[float, ...]:
+    return (float(given),) if isinstance(given, int | float) else tuple(given)
+
+
 @attrs.frozen(kw_only=True)
 class Pace:
-    """Seconds that things take: a step and a copy at each rank (by its number, modulo their count), one message on a
-    link, one part of a contribution, a division, a callback, a file. `stride`: most steps that a rank takes as one
+    """Seconds that things take. Of each rank, by its number modulo their count: a step, the latency of its link, and
+    what one block of a contribution needs to leave over it, in either direction (1 / bandwidth; one number stands for
+    all ranks). Of everybody: a copy, a division, a callback, a file. `stride`: most steps that a rank takes as one
     action (`strides.py`), which is coarser and faster where steps are many."""
 
     step_s: tuple[float, ...]
+    latency_s: tuple[float, ...] = attrs.field(default=(0.05,), converter=_of_ranks)
+    part_s: tuple[float, ...] = attrs.field(default=(0.5,), converter=_of_ranks)
     copy_s: float = 0.2
-    latency_s: float = 0.05
-    part_s: float = 0.5
     reduce_s: float = 0.5
     callback_s: float = 10.0
     write_s: float = 2.0
@@ -59,13 +70,17 @@ class Pace:
 
 @state
 class Coming:
-    """What is to come at one process: when each part of its lanes arrives, and the kinds that have a time already."""
+    """What is to come at one process: when each part of its lanes arrives, and the kinds that have a time already; of
+    its link, the latency and the seconds of a block. `arrived`: when a part of bulk came last, by its lane."""
 
+    latency_s: float
+    part_s: float
     report: deque[float] = attrs.field(factory=deque)
     control: deque[float] = attrs.field(factory=deque)
     upload: deque[float] = attrs.field(factory=deque)
     result: deque[float] = attrs.field(factory=deque)
     kinds: set[str] = attrs.field(factory=set)
+    arrived: dict[str, float] = attrs.field(factory=dict)
 
 
 OF_LANE: dict[str, Callable[[Coming], deque[float]]] = {lane: operator.attrgetter(lane) for lane in LANES}
@@ -154,6 +169,9 @@ class Clockwork:
             if self._strided:
                 self._catch_up(kind, who)
             if kind in self.world.possible(self.world.processes[who]):  # a fault may have taken it away
+                if kind in BULK:
+                    OF_LANE[kind](self._coming[who]).popleft()
+                    self._coming[who].arrived[kind] = self.now
                 self._happen(act(kind, who, self._amount(kind, who)), sure=True)
         return True
 
@@ -169,15 +187,15 @@ class Clockwork:
         number = process.number
         coming = self._coming.get(number)
         if coming is None:
-            coming = self._coming[number] = Coming()
+            coming = self._coming[number] = self._begin(process)
         if len(coming.report) != (waiting := len(process.up)):
-            self._arrive("report", coming.report, waiting)
+            self._arrive(coming.report, waiting, coming.latency_s)
         if len(coming.control) != (waiting := len(process.down)):
-            self._arrive("control", coming.control, waiting)
+            self._arrive(coming.control, waiting, coming.latency_s)
         if process.bulk_up or coming.upload:  # as a rule both are empty
-            self._arrive("upload", coming.upload, len(process.bulk_up))
+            self._flow("upload", coming, process.bulk_up)
         if process.bulk_down or coming.result:
-            self._arrive("result", coming.result, len(process.bulk_down))
+            self._flow("result", coming, process.bulk_down)
         possible, known = self.world.possible(process), coming.kinds
         if number in self._strides:
             self._shorten(process, "step" in possible)
@@ -197,7 +215,11 @@ class Clockwork:
         if process.dials_at == second and process.runs:
             self.do(act("dial", process.number))
 
-    def _arrive(self, kind: str, known: deque[float], length: int) -> None:
+    def _begin(self, process: Process) -> Coming:
+        """Nothing is under way yet; its link is that of its rank."""
+        return Coming(_of(self.pace.latency_s, process), _of(self.pace.part_s, process))
+
+    def _arrive(self, known: deque[float], length: int, latency_s: float) -> None:
         """As many arrivals as the lane has parts: what was taken is the oldest, what came is under way. With strides,
         what was written at one time arrives at one time."""
         if not length:
@@ -206,10 +228,23 @@ class Clockwork:
         while len(known) > length:
             known.popleft()
         while (missing := length - len(known)) > 0:
-            arrives = self.now + self._transit(kind)
+            arrives = self.now + self._spread(latency_s) * self.linger("message")
             if known and known[-1] > arrives:
                 arrives = known[-1]
             known.extend([arrives] * (missing if self._strided else 1))
+
+    def _flow(self, lane: str, coming: Coming, parts: deque[Any]) -> None:
+        """When bulk arrives: each part leaves behind the one before it. The blocks of a contribution come into the lane
+        as its header arrives (`Averager.take`); they had left right behind it."""
+        known = OF_LANE[lane](coming)
+        while len(known) > len(parts):
+            known.popleft()
+        follows = not known and coming.arrived.get(lane) == self.now
+        for part in itertools.islice(parts, len(known), None):
+            lingers = self.linger("message")
+            begins = self.now if follows else self.now + self._spread(coming.latency_s) * lingers
+            takes = self._spread(coming.part_s * blocks_in(part, self.world.setup.blocks)) * lingers
+            known.append(max(begins, known[-1] if known else begins) + takes)
 
     def _amount(self, kind: str, who: int) -> int:
         """With strides, all that has arrived on a control lane by now is one action."""
@@ -285,17 +320,11 @@ class Clockwork:
 
     # --- how long things take ----------------------------------------------------------------------------------------
 
-    def _transit(self, kind: str) -> float:
-        bulk = kind in ("upload", "result")
-        seconds = self.pace.part_s if bulk else self.pace.latency_s
-        return self._spread(seconds) * self.linger("message")
-
     def _when(self, kind: str, process: Process) -> float:
         if kind in LANES:
             return max(self.now, self._arrivals(kind, process.number)[0])
         if kind == "step":
-            steps = self.pace.step_s
-            each = self._spread(steps[process.rank % len(steps)]) * self.linger("step")
+            each = self._spread(_of(self.pace.step_s, process)) * self.linger("step")
             if not self._strided:
                 return self.now + each
             left = process.steps_left(self.world.co.config.batch_size or 1)
@@ -305,9 +334,10 @@ class Clockwork:
         if kind == "unite":
             return self.now + self._spread(self.pace.reduce_s) * self.linger("reduce")
         if kind in ("emerge", "collapse", "session"):
-            return self.now + self._spread(self.pace.latency_s)
+            return self.now + self._spread(self._coming[process.number].latency_s)
         # A send may fail at once, or be noticed later: the coordinator hears of it before or after the end of the link.
-        return self.now + (self.pace.latency_s if kind == "failure" and self._dice.chance(0.5) else 0.0)
+        late = kind == "failure" and self._dice.chance(0.5)
+        return self.now + (self._coming[process.number].latency_s if late else 0.0)
 
     def _of_order(self, order: Any) -> float:
         if isinstance(order, (fx.TakeSnapshot, fx.SendState)):
@@ -316,6 +346,11 @@ class Clockwork:
 
     def _spread(self, seconds: float) -> float:
         return seconds * (1.0 + JITTER * self._dice.unit())
+
+
+def _of(seconds: tuple[float, ...], process: Process) -> float:
+    """Those of the rank of a process."""
+    return seconds[process.rank % len(seconds)]
 
 
 def _never(kind: str) -> float:

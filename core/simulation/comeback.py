@@ -82,6 +82,7 @@ def die(world: World) -> None:
             world.close(process, GONE)
         process.up.clear()
         process.bulk_up.clear()
+        world.touch(process)  # also who was not connected any more
     world.failed.clear()
     world.averager.forget()
 

@@ -26,6 +26,15 @@ COLLECTIVE = 0.4
 """Share of the runs under sync and cadence that average in place."""
 BATCHES = (12, 20, 32)
 """Batches per rank of a whole run."""
+BLOCKS = (1, 1, 1, 2, 2, 2, 2, 5, 16)
+"""Blocks of a model."""
+MODEL_S = (0.2, 4.0, 20.0)
+"""Seconds that a whole model needs to leave over the fastest link."""
+LATENCY_S = (0.01, 0.05, 0.2)
+"""Latency of the fastest link. A rank that is asked for the id of a session has 5 s for both ways (M-32), so a link
+that is six times slower must still be good for that."""
+SLOW_LINK = 0.25
+"""Share of the ranks whose link is slower than that of the others, by up to the factor of the profile."""
 
 
 def draw_setup(ranks: int, policy: str | None, given: dict[str, Any], dice: Dice, *, wire: bool) -> Setup:
@@ -69,7 +78,7 @@ def draw_setup(ranks: int, policy: str | None, given: dict[str, Any], dice: Dice
         knobs["min_ranks"] = min(ranks, dice.pick((1, 2)))
     return Setup(
         ranks=ranks, samples=samples, knobs=_agreed(ranks, given, knobs), callbacks=callbacks,
-        stateful=dice.chance(0.5), blocks=dice.pick((1, 2)), wire=wire and dice.chance(0.4), thorough=False,
+        stateful=dice.chance(0.5), blocks=dice.pick(BLOCKS), wire=wire and dice.chance(0.4), thorough=False,
     )  # fmt: skip
 
 
@@ -106,11 +115,16 @@ def _average_in_place(knobs: dict[str, Any]) -> None:
     knobs.pop("progressive", None)
 
 
-def draw_pace(ranks: int, wild: Profile, dice: Dice) -> Pace:
-    """Some ranks are as fast as can be, some slower by up to the factor of the profile."""
+def draw_pace(ranks: int, blocks: int, wild: Profile, dice: Dice) -> Pace:
+    """Some ranks are as fast as can be, some slower by up to the factor of the profile; and so are their links, each
+    with a latency and a bandwidth of its own."""
     steps = tuple(STEP_S * (1.0 if dice.chance(0.5) else dice.between(1.0, wild.slow)) for _ in range(ranks))
+    copy_s, latency_s, part_s = dice.pick((0.1, 1.0)), dice.pick(LATENCY_S), dice.pick(MODEL_S) / blocks
+
+    def of_links(seconds: float) -> list[float]:
+        return [seconds * (dice.between(1.0, wild.slow) if dice.chance(SLOW_LINK) else 1.0) for _ in range(ranks)]
+
     return Pace(
-        step_s=steps, copy_s=dice.pick((0.1, 1.0)), latency_s=dice.pick((0.01, 0.05, 1.0)),
-        part_s=dice.pick((0.1, 2.0, 20.0)), reduce_s=dice.pick((0.1, 5.0)), callback_s=dice.pick((1.0, 60.0)),
-        write_s=dice.pick((1.0, 30.0)),
+        step_s=steps, copy_s=copy_s, latency_s=of_links(latency_s), part_s=of_links(part_s),
+        reduce_s=dice.pick((0.1, 5.0)), callback_s=dice.pick((1.0, 60.0)), write_s=dice.pick((1.0, 30.0)),
     )  # fmt: skip

@@ -62,7 +62,8 @@ TASKS = {"poison": 3.0, "fail": 2.0, "withhold": 2.0, "forge": 1.0, "plague": 1.
          "abort": 3.0, "full": 2.0}  # fmt: skip
 PEERS = {"drop": 2.0, "lose": 2.0, "duplicate": 2.0, "repeat": 3.0, "overtake": 2.0, "swap": 2.0}
 CLOCKS = {"away": 1.5, "jump": 1.0}
-WIRE = {"split": 4.0, "crack": 4.0, "corrupt": 1.0, "taint": 1.0, "sever": 2.0}
+WIRE = {"split": 4.0, "crack": 4.0, "corrupt": 3.0, "taint": 3.0, "sever": 3.0}
+"""Only where there are frames."""
 ASKED = {"checkpoint": 1.0, "evaluate": 1.0}
 
 PROFILES: dict[str, Profile] = {
@@ -93,9 +94,10 @@ def profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-def draw_plan(wild: Profile, dice: Dice) -> Plan:
-    """Swarm choice: what of a profile one run meets."""
+def draw_plan(wild: Profile, dice: Dice, *, wire: bool = True) -> Plan:
+    """Swarm choice: what of a profile one run meets; `wire`: there are frames that can be struck."""
     chosen = [(kind, weight * 4.0 ** dice.below(4)) for kind, weight in wild.weights.items() if not dice.chance(OFF)]
+    chosen = [(kind, weight) for kind, weight in chosen if wire or kind not in WIRE]
     sites = frozenset(site for site in SITES if wild.sites and dice.chance(ACTIVE))
     return Plan(
         kinds=tuple(kind for kind, _ in chosen), weights=tuple(weight for _, weight in chosen),

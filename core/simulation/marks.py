@@ -82,6 +82,7 @@ MARKS: dict[str, str] = {
     "a single survivor": "M-21",
     "half a frame waited": "N-25",
     "a damaged frame ended a link": "N-23",
+    "a damaged block ended a link": "N-23",
 }
 """Every mark, with the rule that it is about."""
 

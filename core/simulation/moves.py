@@ -14,6 +14,7 @@ from .. import messages as m
 from ..wire import Role
 from .action import COORDINATOR, Action
 from .averager import BLOCK_BYTES
+from .blocks import carried
 from .links import dial
 from .process import End
 from .quiet import reports, steps
@@ -68,6 +69,7 @@ def report_arrives(world: World, process: Process, report: Any) -> None:
     if isinstance(report, str):  # a damaged frame: the coordinator's end closes (N-4)
         report = End(process.link, process.rank, process.incarnation, report)
         process.up.clear()
+        process.bulk_up.clear()
     if isinstance(report, End):
         if report.link == process.link:
             world.close(process, report.cause, keeps=True)
@@ -151,6 +153,9 @@ def _heal(world: World, process: Process) -> None:
 def _upload(world: World, process: Process) -> None:
     part = process.bulk_up.popleft()
     world.moved = _in_words(part)
+    if fault := carried(process, part, Role.RANK):
+        report_arrives(world, process, fault)
+        return
     if part[0] == "state":
         _pass_on(world, process, *part[1:])
         return
@@ -189,6 +194,9 @@ def _pass_on(world: World, process: Process, number: int, rank: int, incarnation
 def _result(world: World, process: Process) -> None:
     part = process.bulk_down.popleft()
     world.moved = _in_words(part)
+    if fault := carried(process, part, Role.COORDINATOR):
+        control_arrives(world, process, fault)
+        return
     if part[0] == "static":
         process.lacks_static = False
         part, process.held = process.held, None

@@ -11,9 +11,10 @@ A run has two halves. In the first faults strike, and every invariant must hold 
 are healed, who hung or was stopped goes on, and the run must come to its end within a bound (liveness): converge, serve
 fresh cycles, finish its epochs. Only then is it known that nothing waits for what will never come.
 
-Bytes on a link arrive in order, each after a latency of its own; a message that is lost takes its link with it, as TCP
-does. A link that is blocked in one direction (`mute`, `deafen`) holds back what is under way. The kinds `drop`,
-`duplicate`, `overtake` and their like are what no link does: they show that the machines notice.
+Bytes on a link arrive in order, after the latency of that link, and bulk no faster than its bandwidth. A message that
+is lost takes its link with it, as TCP does. A link that is blocked in one direction (`mute`, `deafen`) holds back what
+is under way. The kinds `drop`, `duplicate`, `overtake` and their like are what no link does: they show that the
+machines notice.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ..wire import PayloadCodec
 from .action import Action
 from .clockwork import Clockwork
 from .dice import Dice
+from .doomed import Losses
 from .draws import STEP_S, draw_pace, draw_setup
 from .faults import draw_plan, profile
 from .marks import Marks
@@ -46,11 +48,6 @@ MOST_STEPS = 200_000
 """Steps of a world in one run; one that needs more does not end."""
 AFTERWARDS = 4_000
 """Steps that may follow the end of a run, until every process has ended too."""
-LEGAL = (
-    "no rank is left", "nobody is left", "ranks are left", "one rank is left", "died", "no rank had finite parameters",
-    "ranks came within",
-)  # fmt: skip
-"""Of what a run may end, also after the last fault: what had been lost or spoilt by then is not made good."""
 SETUP, PACE, TIMING, FAULTS, STORM = range(5)
 """The streams of choices of a run, so that a change in one leaves the others."""
 
@@ -114,9 +111,9 @@ class Run:
         self.marks = Marks()
         self.world = World(self.setup, codec=codec, policies=policies)
         self.world.reached = self.marks.reach
-        pace = draw_pace(case.ranks, wild, dice.fork(PACE))
+        pace = draw_pace(case.ranks, self.setup.blocks, wild, dice.fork(PACE))
         self.clockwork = Clockwork(self.world, pace, dice.fork(TIMING), self._heard)
-        plan = draw_plan(wild, dice.fork(FAULTS))
+        plan = draw_plan(wild, dice.fork(FAULTS), wire=self.setup.wire)
         storm = dice.fork(STORM)
         self.storm = Storm(self.clockwork, plan, storm, STEP_S, self.setup.config().staleness_s)
         self.work = _batches(self.setup)
@@ -182,15 +179,15 @@ class Run:
         self._need(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS:,} steps")
 
     def _liveness(self) -> None:
-        """All faults stop. What was decided before stays decided: a run that was being saved is saved, and one whose
-        ranks have all given up on a coordinator that was away has nobody to go on with (W-21). An id of a session that
-        was withheld stays lost: if nobody is left to make one, the run is saved for that (M-32)."""
+        """All faults stop. What was decided or dead before stays so (`doomed.py`), and an id of a session that was
+        withheld stays lost: if nobody is left to make one, the run is saved for that (M-32). Any other run averages
+        anew and finishes its epochs."""
         if self._ended:
             return
+        lost = Losses.of(self.world)
         self.storm.heal()
         co = self.world.co
-        ending = co.save_issued or co.stopping or not any(process.alive for process in self.world.processes)
-        until = self.clockwork.now + self.bound_s
+        until, averages = self.clockwork.now + self.bound_s, co.cycle.sync_rounds
         while not self.world.over and self.clockwork.now < until and self.clockwork.steps < MOST_STEPS:
             if not self.clockwork.advance():
                 break
@@ -200,10 +197,12 @@ class Run:
             spent = "" if self.clockwork.steps < MOST_STEPS else f"{MOST_STEPS:,} steps after it began"
             when = spent or f"{self.bound_s:g} s after the last fault"
             raise Violation("I38", f"{when} the run goes on: {reasons}")
-        lost = (f"no rank made the id of session {number};" for number in self.storm.withheld)
-        legal = ending or any(reason in finish.text for reason in (*LEGAL, *lost))
+        withheld = any(f"no rank made the id of session {number};" in finish.text for number in self.storm.withheld)
+        legal = withheld or lost.explain(self.world, finish.text)
         if finish.status not in ("ok", "stopped") and not legal:
             raise Violation("I30", f"without any fault the run ended {finish.status}: {finish.text}")
+        served = co.cycle.sync_rounds > averages or lost.decided or lost.over
+        self._need(served or finish.status != "ok", "I38", "after the last fault no cycle was realized")
 
     def _afterwards(self) -> None:
         """The run is over; so must every rank be."""

@@ -8,6 +8,7 @@ from typing import Any
 from .. import effects as fx
 from .. import messages as m
 from .action import COORDINATOR, NOBODY, Action, act
+from .blocks import frame_bytes
 from .clockwork import Clockwork
 from .dice import Dice
 from .faults import FIRES, MOST_PER_SITE, Plan
@@ -17,6 +18,15 @@ from .world import Step
 __all__ = ["Storm"]
 
 LASTING = {"pause": "resume", "hang": "recover", "mute": "heal", "deafen": "heal"}
+FRAMES_EVERY = 6.0
+"""Mean time between two faults of frames, in steps of the fastest rank; storms are short."""
+CUTS = frozenset({"split", "crack"})
+"""What cuts a frame in two; neither part is empty."""
+FRAMES_OF = {
+    "split": ("up",), "crack": ("down",), "corrupt": ("up", "bulk_up"), "taint": ("down", "bulk_down"),
+    "sever": ("up", "bulk_up"),
+}  # fmt: skip
+"""The lanes whose frames a fault strikes; that of bulk where there is none of control."""
 LINGERS = {
     "message": ("a message lingers", 50.0), "step": ("a step lingers", 20.0), "copy": ("a copy lingers", 20.0),
     "reduce": ("the averager lingers", 100.0),
@@ -56,6 +66,7 @@ class Storm:
         self.over = False
         self.struck = 0
         self.withheld: set[int] = set()
+        self._due: list[str] = []
         self._dice = dice
         self._second = second
         self._staleness_s = staleness_s
@@ -63,8 +74,11 @@ class Storm:
         self._noticed = False
         self._returns = dice.chance(RETURNS)
         clockwork.linger = self._linger
+        begins = clockwork.now + (0.0 if dice.chance(EARLY) else LATER * second)
         if plan.kinds:
-            clockwork.at(clockwork.now + (0.0 if dice.chance(EARLY) else LATER * second), self._next)
+            clockwork.at(begins, self._next)
+        if FRAMES_OF.keys() & plan.kinds:
+            clockwork.at(begins, self._next_frame)
 
     # --- in time -----------------------------------------------------------------------------------------------------
 
@@ -78,6 +92,14 @@ class Storm:
         kind = self.plan.kinds[self._dice.weighted(self.plan.weights)]
         STRIKES.get(kind, Storm._at_someone)(self, kind)
         self._next()
+
+    def _next_frame(self) -> None:
+        """Frames are many and each of them may be struck, so they have a pace of their own."""
+        if not self.over and not self.world.over:
+            weights = [weight if kind in FRAMES_OF else 0.0
+                       for kind, weight in zip(self.plan.kinds, self.plan.weights, strict=True)]  # fmt: skip
+            self._on_wire(self.plan.kinds[self._dice.weighted(weights)])
+            self._later(self._second * FRAMES_EVERY * self._dice.between(0.2, 1.8), self._next_frame)
 
     def heal(self) -> None:
         """All faults stop; who hangs or was stopped goes on, and every link carries data again. A coordinator that was
@@ -125,11 +147,23 @@ class Storm:
         process = self._dice.pick(alive)
         if kind in LASTING:
             self._lasting(kind, process)
-        elif kind in ("split", "crack", "corrupt", "taint", "sever"):
-            if self.world.setup.wire:
-                self._do(kind, process.number, self._dice.below(200))
         else:
             self._do(kind, process.number)
+
+    def _on_wire(self, kind: str) -> None:
+        """A fault of a frame, at any of its bytes. Where no frame is on its way, one of the next has it."""
+        if self.over or self.world.over:
+            return
+        lanes = FRAMES_OF[kind]
+        found = [(process, frame_bytes(process, lane)) for process in self._alive() for lane in lanes
+                 if lane == lanes[0] or not getattr(process, lanes[0])]  # fmt: skip
+        found = [(process, size) for process, size in found if size]
+        if found:
+            process, size = self._dice.pick(found)
+            least = 1 if kind in CUTS else 0
+            self._do(kind, process.number, least + self._dice.below(size - least))
+        else:
+            self._due.append(kind)
 
     def _lasting(self, kind: str, process: Process, seconds: float | None = None) -> None:
         self._do(kind, process.number)
@@ -247,6 +281,9 @@ class Storm:
             self._await_return()
         if self.over or self.world.over:
             return
+        if self._due:
+            due = self._due.pop()
+            self._next_thing(lambda: self._on_wire(due))
         if self.plan.loss and step.action.kind in ("report", "control") and self._dice.chance(self.plan.loss):
             self._do("cut", step.action.who)
             return
@@ -323,5 +360,6 @@ STRIKES: dict[str, Callable[[Storm, str], None]] = {
     "return": Storm._return,
     "full": Storm._full, "away": Storm._away, "jump": Storm._jump, "die": Storm._die, "join": Storm._anybody,
     "abort": Storm._anybody,
+    **dict.fromkeys(FRAMES_OF, Storm._on_wire),
     "stop": Storm._wish, "checkpoint": Storm._wish, "evaluate": Storm._wish,
 }  # fmt: skip

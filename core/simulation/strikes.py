@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import events as ev
 from .. import messages as m
+from ..wire import Role
+from . import blocks
 from .action import COORDINATOR, NOBODY, Action, act
 from .comeback import die, revive
+from .frames import turn_bit
 from .moves import control_arrives, report_arrives
 from .process import End
 
@@ -213,19 +216,20 @@ def _crack(world: World, action: Action) -> None:
         control_arrives(world, process, head[:cut])
 
 
-def _corrupt(world: World, action: Action) -> None:
-    _turn_bit(world.processes[action.who].up, action.amount)
+def _turns(control: str, bulk: str, role: Role) -> Strike:
+    """One bit of the oldest frame of a direction; of bulk where nothing else is on the way."""
 
+    def strike(world: World, action: Action) -> None:
+        process = world.processes[action.who]
+        lane: deque[Any] = getattr(process, control)
+        if lane and isinstance(lane[0], bytes):
+            frame = bytearray(lane[0])
+            turn_bit(frame, action.amount)
+            lane[0] = bytes(frame)
+        elif not lane and getattr(process, bulk) and process.frames is not None:
+            process.frames.harm[role] = action.amount
 
-def _taint(world: World, action: Action) -> None:
-    _turn_bit(world.processes[action.who].down, action.amount)
-
-
-def _turn_bit(lane: deque[Any], where: int) -> None:
-    if lane and isinstance(lane[0], bytes):
-        frame = bytearray(lane[0])
-        frame[where % len(frame)] ^= 1 << (where % 8)
-        lane[0] = bytes(frame)
+    return strike
 
 
 def _sever(world: World, action: Action) -> None:
@@ -234,6 +238,9 @@ def _sever(world: World, action: Action) -> None:
     if process is not None and isinstance(head, bytes):
         process.up.clear()
         process.up.append(head[: action.amount % len(head)])
+        _kill(world, process)
+    elif process is not None and process.frames is not None and process.bulk_up and not process.up:
+        process.bulk_up.clear()  # a block is nothing without its tag (N-23), wherever it ends
         _kill(world, process)
 
 
@@ -293,7 +300,8 @@ FAULTS: dict[str, Strike] = {
     "poison": _mark("poisoned"), "forge": _mark("forges"), "fail": _mark("failing"), "withhold": _withhold,
     "break": _break, "join": _join, "leave": _leave,
     "split": _split, "crack": _crack,
-    "corrupt": _corrupt, "taint": _taint, "sever": _sever, "abort": _abort, "full": _full, "jump": _jump,
+    "corrupt": _turns(*blocks.UP), "taint": _turns(*blocks.DOWN), "sever": _sever,
+    "abort": _abort, "full": _full, "jump": _jump,
     "die": _die, "revive": revive,
     "checkpoint": _wish(m.IntentKind.CHECKPOINT_NOW, ev.Operator.CHECKPOINT),
     "evaluate": _wish(m.IntentKind.EVAL_NOW, ev.Operator.EVAL),

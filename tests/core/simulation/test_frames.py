@@ -1,0 +1,102 @@
+"""Frames of a simulated run are cut, torn and damaged at any of their bytes, those of bulk too."""
+
+from __future__ import annotations
+
+from paceline.core.messages import BulkBlock, RoundKey, RoundKind
+from paceline.core.simulation import Setup, World
+from paceline.core.simulation.action import Action
+from paceline.core.simulation.blocks import frame_bytes
+from paceline.core.simulation.frames import Frames
+from paceline.core.simulation.simulator import Case, Run
+from paceline.core.simulation.storms import CUTS, FRAMES_OF, Storm
+from paceline.core.wire import Role
+from paceline.transports.codec import MsgpackCodec
+
+CODEC = MsgpackCodec()
+BLOCK = BulkBlock(key=RoundKey(generation=1, cycle=3, kind=RoundKind.PARAMS), attempt=0, rank=1, incarnation=1, entry=0,
+                  offset=0, bytes=8)  # fmt: skip
+DATA = bytes(range(8))
+
+
+def test_a_bit_of_a_block_is_noticed_wherever_it_is() -> None:
+    """N-23, N-26: nothing acts on a block whose head, map, data or tag is not what was written, and the other
+    direction goes on."""
+    size = Frames(CODEC, lambda mark: None).size(BLOCK, DATA)
+    for place in range(size):
+        frames = Frames(CODEC, lambda mark: None)
+        assert frames.carry(Role.RANK, BLOCK, DATA) == ""
+        frames.harm[Role.RANK] = place
+        assert frames.carry(Role.RANK, BLOCK, DATA) != "", f"byte {place} of {size}"
+        assert frames.carry(Role.COORDINATOR, BLOCK, DATA) == ""
+
+
+def under_way(lane: str) -> tuple[World, int]:
+    """A run of two ranks with frames in which a block of a process is the next thing in that direction."""
+    world = World(Setup(ranks=2, samples=24, blocks=3, wire=True, knobs={"policy": "cadence", "link_grace_s": 5.0,
+                        "reconnect_window_s": 30.0}), codec=CODEC)  # fmt: skip
+    control = "up" if lane == "bulk_up" else "down"
+    while world.co.cycle.number < 1 or not any(
+        getattr(process, lane) and not getattr(process, control) for process in world.processes
+    ):
+        world.do(world.enabled()[0])
+    return world, next(p.number for p in world.processes if getattr(p, lane) and not getattr(p, control))
+
+
+def to_the_end(world: World) -> None:
+    while world.enabled() and not world.over:
+        world.do(world.enabled()[0])
+
+
+def test_a_damaged_block_ends_the_link_and_the_rank_comes_back() -> None:
+    """N-4, N-23, N-26: the end that read it closes; its rank dials again, and the run goes on."""
+    for kind, lane in (("corrupt", "bulk_up"), ("taint", "bulk_down")):
+        world, number = under_way(lane)
+        reached: list[str] = []
+        world.reached = reached.append
+        world.do(Action(kind, number, 90))
+        world.do(Action("upload" if kind == "corrupt" else "result", number))
+
+        assert reached == ["a damaged block ended a link"]
+        assert not world.processes[number].linked and not world.processes[number].bulk_up
+        to_the_end(world)
+        assert world.finished
+
+
+def test_a_rank_that_dies_inside_a_block_leaves_none() -> None:
+    """N-23: of a block that was not written to its end nothing arrives."""
+    world, number = under_way("bulk_up")
+    assert frame_bytes(world.processes[number], "bulk_up") > 100
+    world.do(Action("sever", number, 90))
+
+    assert not world.processes[number].alive and not world.processes[number].bulk_up
+    to_the_end(world)
+    assert world.finished
+
+
+def test_storms_strike_every_part_of_a_frame() -> None:
+    """N-23, N-25: head, middle and end of control frames and of blocks, each kind of fault."""
+    struck: dict[str, list[float]] = {kind: [] for kind in FRAMES_OF}
+    lanes: set[str] = set()
+    run = Run(Case(seed=0, ranks=4, faults="calm"), codec=CODEC)
+    world, _ = under_way("bulk_up")
+
+    def noted(kind: str, who: int = 0, amount: int = 0) -> None:
+        process = world.processes[who]
+        lane = next(lane for lane in FRAMES_OF[kind] if frame_bytes(process, lane))
+        lanes.add(lane)
+        struck[kind].append(amount / frame_bytes(process, lane))
+
+    run.storm.world = world
+    run.storm._do = noted  # type: ignore[method-assign]
+    for _ in range(60):
+        Storm._on_wire(run.storm, "corrupt")
+        Storm._on_wire(run.storm, "sever")
+        world.do(world.enabled()[0])
+        for kind in ("split", "crack", "taint"):
+            Storm._on_wire(run.storm, kind)
+
+    assert "bulk_up" in lanes and "up" in lanes
+    for kind, places in struck.items():
+        assert len(places) > 10, kind
+        assert min(places) < 0.3 and 0.7 < max(places) < 1.0, (kind, places)
+        assert kind not in CUTS or min(places) > 0.0
