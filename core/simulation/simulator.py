@@ -27,12 +27,12 @@ import attrs
 
 from ..config import Config
 from ..errors import ConfigError
+from ..phases import RunPhase
 from ..policies import Policies
 from ..wire import PayloadCodec
 from .action import Action
 from .clockwork import Clockwork
 from .dice import Dice
-from .doomed import Losses
 from .draws import STEP_S, draw_pace, draw_setup
 from .faults import draw_plan, profile
 from .marks import Marks
@@ -48,6 +48,11 @@ MOST_STEPS = 200_000
 """Steps of a world in one run; one that needs more does not end."""
 AFTERWARDS = 4_000
 """Steps that may follow the end of a run, until every process has ended too."""
+LEGAL = (
+    "no rank is left", "nobody is left", "ranks are left", "one rank is left", "died", "no rank had finite parameters",
+    "ranks came within",
+)  # fmt: skip
+"""Of what a run may end, also after the last fault: what had been lost or spoilt by then is not made good."""
 SETUP, PACE, TIMING, FAULTS, STORM = range(5)
 """The streams of choices of a run, so that a change in one leaves the others."""
 
@@ -179,12 +184,15 @@ class Run:
         self._need(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS:,} steps")
 
     def _liveness(self) -> None:
-        """All faults stop. What was decided or dead before stays so (`doomed.py`), and an id of a session that was
-        withheld stays lost: if nobody is left to make one, the run is saved for that (M-32). Any other run averages
+        """All faults stop. What was decided before stays decided: a run that was being saved is saved, and one whose
+        ranks have all given up on a coordinator that was away has nobody to go on with (W-21). An id of a session that
+        was withheld stays lost: if nobody is left to make one, the run is saved for that (M-32). Any other run averages
         anew and finishes its epochs."""
         if self._ended:
             return
-        lost = Losses.of(self.world)
+        co = self.world.co
+        ending = co.save_issued or co.stopping or not any(process.alive for process in self.world.processes)
+        over = co.run.phase > RunPhase.TRAINING
         self.storm.heal()
         co = self.world.co
         until, averages = self.clockwork.now + self.bound_s, co.cycle.sync_rounds
@@ -197,11 +205,11 @@ class Run:
             spent = "" if self.clockwork.steps < MOST_STEPS else f"{MOST_STEPS:,} steps after it began"
             when = spent or f"{self.bound_s:g} s after the last fault"
             raise Violation("I38", f"{when} the run goes on: {reasons}")
-        withheld = any(f"no rank made the id of session {number};" in finish.text for number in self.storm.withheld)
-        legal = withheld or lost.explain(self.world, finish.text)
+        lost = (f"no rank made the id of session {number};" for number in self.storm.withheld)
+        legal = ending or any(reason in finish.text for reason in (*LEGAL, *lost))
         if finish.status not in ("ok", "stopped") and not legal:
             raise Violation("I30", f"without any fault the run ended {finish.status}: {finish.text}")
-        served = co.cycle.sync_rounds > averages or lost.decided or lost.over
+        served = self.world.co.cycle.sync_rounds > averages or ending or over
         self._need(served or finish.status != "ok", "I38", "after the last fault no cycle was realized")
 
     def _afterwards(self) -> None:
