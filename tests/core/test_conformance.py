@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -108,11 +110,29 @@ def test_what_cannot_be_looked_at_is_said() -> None:
 
 
 def test_an_interrupt_is_no_outcome() -> None:
-    def body(box: Box) -> None:
-        raise KeyboardInterrupt
+    """It comes to whoever waits for the check, whatever the plug-in is at."""
+    over = threading.Event()
 
-    with pytest.raises(KeyboardInterrupt):
-        only_outcome(kit_of(body))
+    def body(box: Box) -> None:
+        signal.raise_signal(signal.SIGINT)
+        over.wait(60)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            only_outcome(kit_of(body))
+    finally:
+        over.set()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_a_plug_in_raises_to_end_the_program_fails_its_check(kind: type[BaseException]) -> None:
+    def body(box: Box) -> None:
+        raise kind
+
+    outcome = only_outcome(kit_of(body))
+
+    assert outcome.status is Status.FAILED
+    assert f"must not end the program, and this one raised {kind.__name__}" in outcome.message
 
 
 @pytest.mark.parametrize(

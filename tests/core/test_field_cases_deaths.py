@@ -279,7 +279,8 @@ def test_an_orderly_close_without_goodbye_is_a_death() -> None:
 @pytest.mark.parametrize(("slow_s", "cycles"), [(12.0, 10), (60.0, 2)])
 def test_a_slow_rank_is_in_every_average(slow_s: float, cycles: int) -> None:
     """F12, C-9, M-10, M-15: 0.5 s a batch and 12 s; the request reaches the slow rank one second into a batch. It is in
-    every average, never dead or stalled, and no average is repeated. Nobody waits longer than its batch and a second.
+    every average, never dead or stalled, and no average is repeated. Nobody waits longer than its batch and two
+    seconds on the way.
     With 60 s a batch an average takes longer than the ceiling of 60 s, which counts from the last evidence."""
     run = Timed((0.5, slow_s), {"latency_s": 0.5}, samples=8000, policy="sync", **{**QUICK, "window_ceiling_s": 600.0})
     co = run.cohort.co
@@ -289,7 +290,7 @@ def test_a_slow_rank_is_in_every_average(slow_s: float, cycles: int) -> None:
     ends = [at for at, _ in run.events("Cycle")]
     assert len(requests) == len(answers) == len(ends) == cycles
     for asked, answered, ended in zip(requests, answers, ends, strict=True):
-        assert asked + 0.5 + (slow_s - 1.0) <= answered < ended <= asked + slow_s + 1.0
+        assert asked + 0.5 + (slow_s - 1.0) <= answered < ended <= asked + slow_s + 2.0
         assert ended - asked > (10.0 if slow_s < 60.0 else 60.0), "or no deadline was ever looked at"
     assert [(facts["attempt"], facts["merged"]["1"]) for _, facts in run.events("Cycle")] == [(0, 2)] * cycles
     assert co.peers[1].merges == cycles and co.alive == [0, 1]
