@@ -171,7 +171,7 @@ def _books(co: Coordinator) -> Any:
 def _without_counters(part: Any) -> Any:
     """If it is the state, by the names in it; wherever that stands in a snapshot."""
     names = {each[0] for each in part if isinstance(each, tuple) and each} if isinstance(part, tuple) else set()
-    return [(name, value) for name, value in part if name not in COUNTERS] if COUNTERS <= names else part
+    return [(name, value) for name, value in part if name not in COUNTERS] if names >= COUNTERS else part
 
 
 def worker(data: bytes) -> Iterator[Worker]:
