@@ -13,7 +13,8 @@ SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "embed_sync.py"
 WITHOUT = """
 import runpy, sys
 sys.modules.update(dict.fromkeys(("trio", "torch", "numpy", "asyncio", "socket", "selectors")))
-runpy.run_path(sys.argv[1], run_name="__main__")
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
