@@ -60,6 +60,7 @@ def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: b
     """
     from ..core.conformance import PATIENCE_S
     from ..core.conformance.policies import KITS, check_policy, policy_named
+    from ..transports.limit import ended
 
     if list_only:
         return list_checks(KITS[kind], Level[level], only)
@@ -68,5 +69,5 @@ def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: b
     patience_s = patience_s or PATIENCE_S
     with asked(json_path, patience_s) as show:
         report = check_policy(kind, policy_named(kind, target), target=target, level=Level[level], only=only,
-                              on_outcome=show, patience_s=patience_s)  # fmt: skip
+                              on_outcome=show, limit=ended, patience_s=patience_s)  # fmt: skip
         return show_report(report, json_path)

@@ -11,6 +11,7 @@ import pytest
 
 from ..core.conformance import PATIENCE_S, Kit
 from ..core.conformance.policies import KITS, check_policy, policy_named
+from .limit import ended
 from .pytest_kit import Judge, kit_tests, option, patience
 
 __all__: list[str] = []
@@ -21,7 +22,8 @@ def _asked(config: pytest.Config) -> tuple[Kit[Any], Judge]:
     kind = option(config, "--kind", "guard")
     make = policy_named(kind, target)
     patience_s = patience(config, PATIENCE_S)
-    return KITS[kind], lambda check: check_policy(kind, make, target=target, only=[check], patience_s=patience_s)
+    return KITS[kind], lambda check: check_policy(kind, make, target=target, only=[check], limit=ended,
+                                              patience_s=patience_s)  # fmt: skip
 
 
 pytest_generate_tests, test_policy = kit_tests(_asked)

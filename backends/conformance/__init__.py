@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from ...core.conformance import CheckFailed, Level, Outcome, Report, ended, run_kit
+from ...core.conformance import CheckFailed, Level, Outcome, Report, run_kit
 from ...core.errors import ConfigError
 from ...core.named import named
+from ...transports.limit import ended
 from ..averager import Averager, find_averager, known_averagers
 from ..in_place import InPlaceAverager
 from . import contract, faults, in_place, in_place_faults, sums
@@ -111,6 +112,6 @@ def check_averager(
         hosts = held.enter_context(hosting(name, check_s / 2)) if processes else None
         return run_kit(
             KIT, Subject(make, claims["in_place"], patience_s, wire, hosts), target=shown, claims=claims, level=level,
-            patience_s=check_s, only=only, on_outcome=on_outcome,
+            limit=ended, patience_s=check_s, only=only, on_outcome=on_outcome,
             rerun=f"paceline conform averager {shown} --check {{}}".format,
         )  # fmt: skip

@@ -15,11 +15,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ...core.conformance import Call, CheckFailed, NotChecked, ensure
+from ...core.conformance import CheckFailed, NotChecked, ensure
 from ...core.conformance.blame import said
 from ...core.effects import AbortCollective, BuildSession, MakeSessionId, RunCollective, ShareState
 from ...core.events import CollectiveDone, CollectiveFailed
 from ...core.schema import EntryClass, Schema
+from ...transports.limit import Call
 from ..in_place import InPlaceAverager
 from ..layout import FlatLayout, widen
 from .drive import entry, random_flat

@@ -16,13 +16,14 @@ from typing import Any
 
 import trio
 
-from ...core.conformance import Call, CheckFailed, accepting, ended, not_ended
+from ...core.conformance import CheckFailed, accepting, not_ended
 from ...core.errors import TransportError
 from ...core.messages import BulkBlock, Contribution, RoundKey, RoundKind, RoundResult
 from ...transports.api import Channel
 from ...transports.codec import decode_record, encode_record
 from ...transports.conformance import Bench, bench_for
 from ...transports.conformance.stage import Meeting, meet
+from ...transports.limit import Call, ended
 from ..averager import Averager, RoundEvent
 from ..layout import header_block
 

@@ -10,8 +10,8 @@ loop nor what a plug-in is.
 - **Capabilities** are declared and checked both ways. A claimed one is tested. One that is not claimed must fail in the
   documented way, where its check says what that way is, and is reported as not claimed in any case: nothing is skipped
   in silence.
-- A call that **never comes back** ends no kit: each check has a limit of time, and one that does not end in it has
-  failed, in the name of the call.
+- A call that **never comes back** ends no kit where whoever runs it has a `limit` to give: a check that does not end in
+  its time has failed then, in the name of the call. The one that ships needs threads: `paceline.transports.limit`.
 - The **report** has one outcome for each check, and is the same on every machine.
 
     kit: Kit[Codec] = Kit(name="codecs", version=1, capabilities={"lossless": "every value survives a round trip"})
@@ -26,20 +26,19 @@ loop nor what a plug-in is.
 
 from __future__ import annotations
 
-from .kit import Check, CheckFailed, Kit, Level, NotChecked, accepting, ensure, raising
-from .limit import Call, Stuck, ended, not_ended
+from .kit import Check, CheckFailed, Kit, Level, NotChecked, Stuck, accepting, ensure, not_ended, raising
 from .report import OUTCOME_FIELDS, REPORT_FIELDS, Outcome, Report, Status
-from .runner import PATIENCE_S, Run, run_check, run_kit
+from .runner import PATIENCE_S, Limit, Run, run_check, run_kit, unlimited
 
 __all__ = [
     "OUTCOME_FIELDS",
     "PATIENCE_S",
     "REPORT_FIELDS",
-    "Call",
     "Check",
     "CheckFailed",
     "Kit",
     "Level",
+    "Limit",
     "NotChecked",
     "Outcome",
     "Report",
@@ -47,10 +46,10 @@ __all__ = [
     "Status",
     "Stuck",
     "accepting",
-    "ended",
     "ensure",
     "not_ended",
     "raising",
     "run_check",
     "run_kit",
+    "unlimited",
 ]

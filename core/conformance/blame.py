@@ -7,19 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-__all__ = ["Standing", "leaves", "place_of", "said", "shares", "standing", "waiting"]
+__all__ = ["Standing", "leaves", "place_of", "root_of", "said", "standing", "waiting"]
 
 OURS = ("paceline", "trio", "outcome")
 """Packages through which a check reaches a plug-in."""
 STDLIB = str(types.__file__).replace("\\", "/").rpartition("/")[0] + "/"
 """Where the standard library lies: a plug-in is written with it, and no line of it helps."""
-
-LIMIT = f"{__package__}.limit"
-"""What calls the plug-in in the thread of a check; what is further out is none of its own."""
-SHARING = ("logging", "importlib", "_frozen_importlib", "_frozen_importlib_external")
-"""Modules with locks for the whole process, held while they call methods of anybody's."""
-OWN_LOCKS = ("Event", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "_RLock")
-"""What of `threading` has locks of its own only: whoever waits there has been told before it wakes up."""
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
@@ -66,18 +59,6 @@ def standing(frame: types.FrameType) -> Standing:
     return _of_plugin((each, each.f_lineno) for each in reversed(frames)) or _stands([(frame, frame.f_lineno)])
 
 
-def shares(frame: types.FrameType) -> bool:
-    """Whether a thread of a check that stands here may hold a lock that every other thread needs, so that it must
-    neither be stopped here nor torn out: inside of a log, an import, the start of a thread."""
-    outer: types.FrameType | None = frame
-    while outer is not None and outer.f_globals.get("__name__") != LIMIT:
-        root, owner = _root(outer), outer.f_code.co_qualname.partition(".")[0]
-        if root in SHARING or (root == "threading" and owner not in OWN_LOCKS):
-            return True
-        outer = outer.f_back
-    return False
-
-
 def waiting(frames: Iterable[tuple[types.FrameType, int]]) -> str:
     """The place in the plug-in at which a task waits whose frames these are, from the outermost on; empty if it is not
     in there."""
@@ -96,7 +77,7 @@ def _of_plugin(steps: Iterable[tuple[types.FrameType, int]]) -> Standing | None:
     way leads through none."""
     plugin, inside = None, []
     for frame, line in steps:
-        root = _root(frame)
+        root = root_of(frame)
         if plugin is None and root not in OURS and not _is_stdlib(frame.f_code.co_filename.replace("\\", "/")):
             plugin = root
         if plugin == root:
@@ -104,7 +85,8 @@ def _of_plugin(steps: Iterable[tuple[types.FrameType, int]]) -> Standing | None:
     return _stands(inside) if inside else None
 
 
-def _root(frame: types.FrameType) -> str:
+def root_of(frame: types.FrameType) -> str:
+    """The package of the function that runs in a frame."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 

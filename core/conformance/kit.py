@@ -11,9 +11,10 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from ..errors import ConfigError, LocalProtocolError
-from .blame import said
+from .blame import leaves, said
 
-__all__ = ["Body", "Check", "CheckFailed", "Kit", "Level", "NotChecked", "Subject", "accepting", "ensure", "raising"]
+__all__ = ["Body", "Check", "CheckFailed", "Kit", "Level", "NotChecked", "Stuck", "Subject",
+           "accepting", "ensure", "not_ended", "raising"]  # fmt: skip
 
 Subject = TypeVar("Subject")
 Body = Callable[[Subject], Any]
@@ -24,6 +25,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 class CheckFailed(AssertionError):
     """The plug-in does not keep the promise; the text says what was seen and what was due."""
+
+
+class Stuck(CheckFailed):
+    """A call of the plug-in did not come back. What it does may still go on, so nothing after it is judged."""
 
 
 class NotChecked(Exception):
@@ -191,3 +196,13 @@ def accepting(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise CheckFailed(f"{what} raised {said(error)}") from error
+
+
+def not_ended(raised: BaseException) -> Exception:
+    """What was raised in the thread of a check; a `CheckFailed` that tells of it where it would end the program."""
+    if isinstance(raised, Exception):
+        return raised
+    ends = "; ".join(said(leaf) for leaf in leaves(raised) if not isinstance(leaf, Exception))
+    failure = CheckFailed(f"a plug-in must not end the program, and this one raised {ends}")
+    failure.__cause__ = raised
+    return failure

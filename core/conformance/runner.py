@@ -1,9 +1,8 @@
 """Runs checks one after the other and turns whatever they raise into outcomes.
 
 A check may be a coroutine function; how such a function is run is the caller's, who passes `run`: `trio.run` under a
-limit of time, for instance. Any other has `patience_s`, and is given up after it (`limit`). Either runs in a thread of
-its own, and whatever is raised there is an outcome, `SystemExit` too. An interrupt by the user comes to the thread that
-waits for it, and ends the run.
+limit of time, for instance. So is what ends any other that does not come back in time, `limit`: no clock and no thread
+is in here. Whatever a check raises is an outcome, `SystemExit` too; an interrupt by the user is none, and ends the run.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from ..errors import ConfigError, LocalProtocolError
 from .blame import leaves, said
-from .kit import Body, Check, CheckFailed, Kit, Level, NotChecked, Subject
-from .limit import Stuck, ended
+from .kit import Body, Check, CheckFailed, Kit, Level, NotChecked, Stuck, Subject, not_ended
 from .report import Outcome, Report, Status
 
-__all__ = ["PATIENCE_S", "Run", "run_check", "run_kit"]
+__all__ = ["PATIENCE_S", "Limit", "Run", "run_check", "run_kit", "unlimited"]
 
 PATIENCE_S = 60.0
 """The seconds that a check may take, where nothing else is said: many times what any of ours needs."""
@@ -26,8 +25,20 @@ PATIENCE_S = 60.0
 Run = Callable[[Callable[[], Awaitable[object]]], object]
 """Runs a coroutine function without arguments to its end and lets its exceptions out."""
 
+Limit = Callable[[Callable[[], Any], float], Any]
+"""Makes a call and gives what it returns or raises; raises `Stuck` if it has not come back after so many seconds."""
+
 Rerun = Callable[[str], str]
 """The command that runs the check of this id alone."""
+
+
+def unlimited(call: Callable[[], Any], limit_s: float) -> Any:
+    """A `Limit` that waits for as long as the call takes. What it raises to end the program is a `CheckFailed`, but for
+    an interrupt."""
+    try:
+        return call()
+    except (SystemExit, GeneratorExit) as error:
+        raise not_ended(error) from error
 
 
 def run_kit(
@@ -37,6 +48,7 @@ def run_kit(
     target: str,
     claims: Mapping[str, bool],
     run: Run | None = None,
+    limit: Limit = unlimited,
     patience_s: float = PATIENCE_S,
     level: Level = Level.L3,
     only: Sequence[str] = (),
@@ -53,7 +65,9 @@ def run_kit(
         target: what the report calls it.
         claims: for each capability of the kit whether the plug-in claims it.
         run: runs the bodies that are coroutine functions; needed if there are any.
-        patience_s: the seconds after which a body that is none is taken to hang.
+        limit: runs the bodies that are none, `paceline.transports.limit.ended` for instance; left open, one that never
+            comes back holds whoever calls.
+        patience_s: the seconds after which such a body is taken to hang.
         rerun: gives the command that runs one check alone.
         on_outcome: called after each check, for a display.
 
@@ -76,7 +90,7 @@ def run_kit(
             outcome = _outcome(check, Status.NOT_CLAIMED, f"{check.within} is not claimed", rerun)
         else:
             claimed = check.needs is None or claims[check.needs]
-            outcome, stuck = _checked(check, subject, claimed, run, rerun, patience_s)
+            outcome, stuck = _checked(check, subject, claimed, run, rerun, limit, patience_s)
         outcomes.append(outcome)
         hung |= stuck
         if not outcome.ok and shut is None and (stuck or check.gate or check.level is Level.L0):
@@ -96,19 +110,22 @@ def run_check(
     claimed: bool = True,
     run: Run | None = None,
     rerun: Rerun = str,
+    limit: Limit = unlimited,
     patience_s: float = PATIENCE_S,
 ) -> Outcome:
     """Run one check. `claimed` is whether the plug-in has the capability that the check needs."""
-    return _checked(check, subject, claimed, run, rerun, patience_s)[0]
+    return _checked(check, subject, claimed, run, rerun, limit, patience_s)[0]
 
 
 def _checked(
-    check: Check[Subject], subject: Subject, claimed: bool, run: Run | None, rerun: Rerun, patience_s: float
-) -> tuple[Outcome, bool]:
+    check: Check[Subject], subject: Subject, claimed: bool, run: Run | None, rerun: Rerun, limit: Limit,
+    patience_s: float,
+) -> tuple[Outcome, bool]:  # fmt: skip
     """The outcome, and whether the plug-in did not come back."""
     if not claimed and check.unclaimed is None:
         return _outcome(check, Status.NOT_CLAIMED, f"{check.needs} is not claimed", rerun), False
-    raised = _raised(check.body if claimed or check.unclaimed is None else check.unclaimed, subject, run, patience_s)
+    body = check.body if claimed or check.unclaimed is None else check.unclaimed
+    raised = _raised(body, subject, run, limit, patience_s)
     status, message = (Status.PASSED, "") if raised is None else _judge(raised)
     if not claimed and status is Status.PASSED:
         status, message = Status.NOT_CLAIMED, f"{check.needs} is not claimed, and lacks as documented"
@@ -117,14 +134,16 @@ def _checked(
     return _outcome(check, status, message, rerun), isinstance(raised, Stuck)
 
 
-def _raised(body: Body[Subject], subject: Subject, run: Run | None, patience_s: float) -> Exception | None:
+def _raised(
+    body: Body[Subject], subject: Subject, run: Run | None, limit: Limit, patience_s: float
+) -> Exception | None:
     try:
         if inspect.iscoroutinefunction(body):
             if run is None:
                 raise LocalProtocolError("this check is a coroutine function, and nothing was given that runs those")
             run(functools.partial(body, subject))
         else:
-            ended(functools.partial(body, subject), patience_s)
+            limit(functools.partial(body, subject), patience_s)
     except Exception as error:
         return error
     return None

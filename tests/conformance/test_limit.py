@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from paceline.core.conformance import Call, Stuck, ended, limit
+from paceline.core.conformance import Stuck
+from paceline.transports import limit
+from paceline.transports.limit import Call, ended
 
 from conformance.conftest import running
 
@@ -138,7 +140,8 @@ def test_who_wakes_up_later_and_loops_is_put_to_rest_then(monkeypatch: pytest.Mo
 
 BLOCKED = """
 import sys, threading
-from paceline.core.conformance.limit import Stuck, ended
+from paceline.core.conformance import Stuck
+from paceline.transports.limit import ended
 
 lock = threading.Lock()
 lock.acquire()

@@ -27,6 +27,7 @@ from paceline.core.guard import GrowthGuard, LevelGuard, NoGuard
 from paceline.core.policies import Policies
 from paceline.core.simulation import Setup, World
 from paceline.core.simulation.simulator import simulate
+from paceline.transports.limit import ended
 
 from conformance.broken_policies import detectors, guards
 from conformance.broken_policies.table import FOLDERS
@@ -58,14 +59,14 @@ def test_every_name_of_the_configuration_is_one_of_the_kits() -> None:
 def test_a_broken_policy_is_caught_by_its_check(kind: str, check: str, broken: type) -> None:
     """A net with holes is none."""
     patience_s = getattr(broken, "patience_s", 60.0)
-    (outcome,) = check_policy(kind, broken, only=[check], patience_s=patience_s).outcomes
+    (outcome,) = check_policy(kind, broken, only=[check], limit=ended, patience_s=patience_s).outcomes
     ensure_caught(outcome)
     assert ("did not end within" in outcome.message) == (patience_s < 60.0), outcome.message
 
 
 def test_a_policy_that_hangs_is_told_by_its_call_and_judged_no_further() -> None:
     """However many checks would wait for it, one does; the claims are not asked twice."""
-    report = check_policy("guard", guards.LoopsInObserve, patience_s=0.3)
+    report = check_policy("guard", guards.LoopsInObserve, limit=ended, patience_s=0.3)
     (failed,) = (each for each in report.outcomes if not each.ok)
     assert failed.id == "P111" and re.fullmatch(
         r"the check did not end within 0.3 s: LoopsInObserve.observe did not come back, and was in "
@@ -81,7 +82,7 @@ def test_a_kit_ends_on_any_thread_and_leaves_none() -> None:
     found: list[Any] = []
 
     def judge() -> None:
-        found.append(check_policy("detector", detectors.LoopsOverNothing, only=["P311"], patience_s=0.3))
+        found.append(check_policy("detector", detectors.LoopsOverNothing, only=["P311"], limit=ended, patience_s=0.3))
 
     caller = threading.Thread(target=judge)
     caller.start()

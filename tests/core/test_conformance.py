@@ -20,6 +20,7 @@ from paceline.core.conformance import (
     CheckFailed,
     Kit,
     Level,
+    Limit,
     NotChecked,
     Outcome,
     Report,
@@ -28,10 +29,12 @@ from paceline.core.conformance import (
     raising,
     run_check,
     run_kit,
+    unlimited,
 )
 from paceline.core.conformance.blame import place_of, said
 from paceline.core.errors import ConfigError, LocalProtocolError, TransportError
 from paceline.core.named import named
+from paceline.transports.limit import ended
 
 DOC = "guides/page.md#heading"
 
@@ -62,8 +65,9 @@ def kit_of(body: Callable[[Box], Any], *, level: Level = Level.L1, **options: An
     return kit
 
 
-def only_outcome(kit: Kit[Box], claims: dict[str, bool] | None = None) -> Outcome:
-    report = run_kit(kit, Box(), target="box", claims=claims or {"large": False, "loud": False}, run=run)
+def only_outcome(kit: Kit[Box], claims: dict[str, bool] | None = None, limit: Limit = unlimited) -> Outcome:
+    claims = claims or {"large": False, "loud": False}
+    report = run_kit(kit, Box(), target="box", claims=claims, run=run, limit=limit)
     (outcome,) = report.outcomes
     return outcome
 
@@ -109,7 +113,8 @@ def test_what_cannot_be_looked_at_is_said() -> None:
     assert outcome.ok
 
 
-def test_an_interrupt_is_no_outcome() -> None:
+@pytest.mark.parametrize("limit", [unlimited, ended])
+def test_an_interrupt_is_no_outcome(limit: Limit) -> None:
     """It comes to whoever waits for the check, whatever the plug-in is at."""
     over = threading.Event()
 
@@ -119,17 +124,20 @@ def test_an_interrupt_is_no_outcome() -> None:
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            only_outcome(kit_of(body))
+            only_outcome(kit_of(body), limit=limit)
     finally:
         over.set()
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_what_a_plug_in_raises_to_end_the_program_fails_its_check(kind: type[BaseException]) -> None:
+@pytest.mark.parametrize(("kind", "limit"), [
+    (KeyboardInterrupt, ended), (SystemExit, ended), (GeneratorExit, ended),
+    (SystemExit, unlimited), (GeneratorExit, unlimited),
+])  # fmt: skip
+def test_what_a_plug_in_raises_to_end_the_program_fails_its_check(kind: type[BaseException], limit: Limit) -> None:
     def body(box: Box) -> None:
         raise kind
 
-    outcome = only_outcome(kit_of(body))
+    outcome = only_outcome(kit_of(body), limit=limit)
 
     assert outcome.status is Status.FAILED
     assert f"must not end the program, and this one raised {kind.__name__}" in outcome.message

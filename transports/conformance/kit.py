@@ -10,11 +10,12 @@ from typing import Any
 import attrs
 import trio
 
-from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, ended, raising, run_kit
+from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, raising, run_kit
 from ...core.conformance.blame import leaves, place_of, waiting
 from ...core.errors import ConfigError
 from ...core.named import named
 from ..api import Capabilities, Channel, Credentials, Transport
+from ..limit import ended
 from ..registry import find_transport
 
 __all__ = [
@@ -187,6 +188,7 @@ def conform(
         target=bench.target,
         claims=claimed_by(bench),
         run=run_within(bench.patience_s, bench.clock),
+        limit=ended,
         patience_s=bench.patience_s,
         level=level,
         only=only,

@@ -18,7 +18,7 @@ from typing import Any
 from ...detector import Detector
 from ...guard import Guard
 from ...policies import CadenceFactory
-from .. import PATIENCE_S, Kit, Level, Outcome, Report, ended, run_kit
+from .. import PATIENCE_S, Kit, Level, Limit, Outcome, Report, run_kit, unlimited
 from . import liveness
 from .cadences import CADENCES
 from .detectors import DETECTORS
@@ -44,19 +44,20 @@ def check_policy(
     level: Level = Level.L3,
     only: Sequence[str] = (),
     on_outcome: Callable[[Outcome], None] | None = None,
+    limit: Limit = unlimited,
     patience_s: float = PATIENCE_S,
 ) -> Report:
     """Judge what `make` makes by the kit of its `kind`: cadence, guard or detector. `target` is its name in the report.
 
-    A check that has not ended after `patience_s` has failed, and those after it are not made: whatever the policy does,
-    all of it ends within twice that, and the time of what was made before. Raises `ConfigError` if `only` names no
-    check.
+    With a `limit` (`paceline.transports.limit.ended`) a check that has not ended after `patience_s` seconds has failed,
+    and those after it are not made: whatever the policy does, all of it ends within twice that, and the time of what
+    was made before. Left open, a policy that loops holds whoever calls. Raises `ConfigError` if `only` names no check.
     """
     kit = KITS[kind]
-    claimed = claims_of(kind, make, patience_s)
+    claimed = claims_of(kind, make, limit, patience_s)
     name = target or str(getattr(make, "__name__", kind))
     return run_kit(
-        kit, make, target=name, claims=claimed, patience_s=patience_s, level=level, only=only,
+        kit, make, target=name, claims=claimed, limit=limit, patience_s=patience_s, level=level, only=only,
         on_outcome=on_outcome, rerun=lambda check: f"paceline conform policy {name} --kind {kind} --check {check}",
     )  # fmt: skip
 
@@ -76,7 +77,9 @@ def check_detector(make: Callable[[], Detector], **options: Any) -> Report:
     return check_policy("detector", make, **options)
 
 
-def claims_of(kind: str, make: Callable[..., Any], patience_s: float = PATIENCE_S) -> dict[str, bool]:
+def claims_of(
+    kind: str, make: Callable[..., Any], limit: Limit = unlimited, patience_s: float = PATIENCE_S
+) -> dict[str, bool]:
     """For each capability of the kit whether the policy claims it. One that cannot be made, or whose `claims` are no
     names, claims nothing, and L0 says why; so does one that is not made in `patience_s`."""
 
@@ -84,7 +87,7 @@ def claims_of(kind: str, make: Callable[..., Any], patience_s: float = PATIENCE_
         return stated_claims(make, cadence(make) if kind == "cadence" else make())
 
     try:
-        claimed = ended(stated, patience_s)
+        claimed = limit(stated, patience_s)
     except Exception:
         claimed = ()
     return {each: each in claimed for each in KITS[kind].capabilities}

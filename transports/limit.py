@@ -4,6 +4,8 @@ A policy that loops, a factory that waits for a lock and a dial that blocks its 
 ever, and no exception of theirs tells of it. So whoever runs a check waits beside it, on whatever thread it is, and
 gives it up when its time is over: `Stuck`, which names the call of the plug-in that was still on the way.
 
+It is what the runner of the kits takes as `limit` (`paceline.core.conformance`), which has no threads of its own.
+
 A thread cannot be killed, but what it runs is Python, so it can be made to raise:
 
 1. It is *told*: an exception is raised in it, which ends it as soon as it runs Python code again, and whatever it holds
@@ -30,15 +32,16 @@ import ctypes
 import inspect
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 import attrs
 
-from .blame import leaves, said, shares, standing
-from .kit import CheckFailed
+from ..core.conformance import Stuck, not_ended
+from ..core.conformance.blame import root_of, standing
 
-__all__ = ["Call", "Stuck", "ended", "not_ended"]
+__all__ = ["Call", "ended"]
 
 Result = TypeVar("Result")
 Stop = Callable[[], "str | None"]
@@ -59,10 +62,10 @@ TURN_S = 0.01
 """How long one look takes, after which it is told again, if it could not be, or sleep is put to it again."""
 FIRST_PAUSE_S = 1.0
 """After how long that is done again; each time after twice as long as before."""
-
-
-class Stuck(CheckFailed):
-    """A call of the plug-in did not come back. What it does may still go on, so nothing after it is judged."""
+SHARING = ("logging", "importlib", "_frozen_importlib", "_frozen_importlib_external")
+"""Modules with locks for the whole process, held while they call methods of anybody's."""
+OWN_LOCKS = ("Event", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "_RLock")
+"""What of `threading` has locks of its own only: whoever waits there has been told before it wakes up."""
 
 
 class _GivenUp(BaseException):
@@ -188,7 +191,7 @@ class Call(Generic[Result]):
                 work._caught = True
                 here = inspect.currentframe()
                 catches = None if here is None else here.f_back
-                if for_good and catches is not None and not shares(catches):  # else it is told, and asked again
+                if for_good and catches is not None and not _shares(catches):  # else it is told, and asked again
                     work._resting = True
                     never = threading.Lock()
                     never.acquire()
@@ -214,12 +217,24 @@ class Call(Generic[Result]):
             return False
         try:
             frame = sys._current_frames().get(self._thread.ident or 0)
-            if not self._inside or frame is None or (kind is not None and shares(frame)):
+            if not self._inside or frame is None or (kind is not None and _shares(frame)):
                 return False
             _raise_in(self._thread.ident or 0, kind)
             return True
         finally:
             self._leaving.release()
+
+
+def _shares(frame: types.FrameType) -> bool:
+    """Whether a thread of a check that stands here may hold a lock that every other thread needs, so that it must
+    neither be stopped here nor torn out: inside of a log, an import, the start of a thread."""
+    outer: types.FrameType | None = frame
+    while outer is not None and outer.f_globals.get("__name__") != __name__:
+        root, owner = root_of(outer), outer.f_code.co_qualname.partition(".")[0]
+        if root in SHARING or (root == "threading" and owner not in OWN_LOCKS):
+            return True
+        outer = outer.f_back
+    return False
 
 
 def _raise_in(ident: int, kind: type[BaseException] | None) -> None:
@@ -250,13 +265,3 @@ def ended(call: Callable[[], Result], limit_s: float, *, stop: Stop | None = Non
     if work.raised is not None:
         raise not_ended(work.raised)
     return cast("Result", work.found)
-
-
-def not_ended(raised: BaseException) -> Exception:
-    """What was raised in the thread of a check; a `CheckFailed` that tells of it where it would end the program."""
-    if isinstance(raised, Exception):
-        return raised
-    ends = "; ".join(said(leaf) for leaf in leaves(raised) if not isinstance(leaf, Exception))
-    failure = CheckFailed(f"a plug-in must not end the program, and this one raised {ends}")
-    failure.__cause__ = raised
-    return failure
