@@ -341,7 +341,7 @@ class Config:
         """Whether dispatch streams one chunk per window (G-11)."""
         return self.policy != "sync" if self.progressive is None else self.progressive
 
-    @functools.cached_property  # as are these, with every event
+    @functools.cached_property  # like those below that are kept, asked for with every event
     def barrier_paced(self) -> bool:
         """Whether no rank crosses an averaging or epoch barrier: every policy but async."""
         return self.policy != "async"
