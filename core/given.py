@@ -21,6 +21,7 @@ from . import events
 from .config import Config
 from .errors import LocalProtocolError
 from .instants import need_time
+from .knob_types import alternatives
 from .ledger import Resume
 from .policies import Policies
 
@@ -110,7 +111,7 @@ def _at_a_glance(kind: type) -> Fits:
     known: dict[str, Any] = {}
     parts = ["True"]
     for name, _, hint in _fields(kind):
-        classes = [ATOMS.get(one, frozenset()) for one in _alternatives(hint)]
+        classes = [ATOMS.get(one, frozenset()) for one in alternatives(hint)]
         by_class = all(classes)
         known[f"of_{name}"] = frozenset().union(*classes) if by_class else _fits(hint)
         parts.append(f"event.{name}.__class__ in of_{name}" if by_class else f"of_{name}(event.{name})")
@@ -118,14 +119,10 @@ def _at_a_glance(kind: type) -> Fits:
     return fits
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-
-
 @functools.cache
 def _fits(hint: Any) -> Fits:
     """Whether a value is what an annotation says. True and false are no numbers: nobody means 1 by them."""
-    several = _alternatives(hint)
+    several = alternatives(hint)
     if len(several) > 1:
         each = tuple(map(_fits, several))
         return lambda given: any(fits(given) for fits in each)
