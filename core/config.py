@@ -59,7 +59,7 @@ def _refuse(knob: str, value: object, rule: str) -> None:
     raise ConfigError(f"{knob} = {value!r} is not allowed: {rule}")
 
 
-def _told(cls: type) -> type:
+def _by_name(cls: type) -> type:
     """Knobs are looked for by name before a config is made of them: what Python says of one that it does not know is no
     `ConfigError`, and says nothing of the knobs of later features."""
     make: Any = cls.__init__  # type: ignore[misc]
@@ -84,7 +84,7 @@ def _known(knobs: Iterable[str]) -> None:
             raise ConfigError(f"there is no knob {knob!r}; known knobs: {', '.join(sorted(known))}")
 
 
-@_told
+@_by_name
 @attrs.frozen(kw_only=True)
 class Config:
     """One run. Defaults are those of protocol section 15; None means unset, or left to the first rank to say."""
@@ -341,7 +341,7 @@ class Config:
         """Whether dispatch streams one chunk per window (G-11)."""
         return self.policy != "sync" if self.progressive is None else self.progressive
 
-    @functools.cached_property  # as are these, with every event
+    @functools.cached_property  # like those below that are kept, asked for with every event
     def barrier_paced(self) -> bool:
         """Whether no rank crosses an averaging or epoch barrier: every policy but async."""
         return self.policy != "async"

@@ -452,14 +452,14 @@ class Cycle(Again):
         else:
             self.co.condemn(m.SaveReason.CONSENSUS_MISMATCH, "the digests of the consensus differ again")
 
-    def member_gone(self, rank: int, was_owing: bool) -> None:
+    def member_gone(self, rank: int) -> None:
         """C-21: a member that left is waited for no longer. While forming, the next rank takes the place of a source
         that is gone (M-6): what it had shipped may be torn. If it was the last in the cycle that holds the version, one
         that came later gives it in an arm of its own; without one the run is over (M-45)."""
         source = self.source
-        self.gone = (*self.gone, rank)
-        if was_owing:
+        if self.owes(rank):
             self.owing -= 1
+        self.gone = (*self.gone, rank)
         if self.forming and rank == source and self.co.alive and not self.co.config.is_collective:
             self.co.run.form_anew()
             if self.source is not None:

@@ -7,6 +7,7 @@ so that nobody has to take it on trust.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from .detector import Learned
 from .dispatch.holds import why_held
 from .errors import LocalProtocolError
 from .finish import UNHEALTHY_REFUSALS
+from .gates import LEAD
 from .instants import shown
 from .ladder import EXCLUDE_AT, STEP, Stage, learned, rungs, step_clock
 from .phases import PENDING, VOTER, PeerPhase, RunPhase
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["Reason", "explain"]
 
 
-LEAD = m.ThrottleReason.LEAD
 Numbers = Mapping[str, float | int | None]
 
 HELD = {
@@ -72,6 +73,50 @@ class Reason:
 new_reason: Callable[..., Reason] = maker(Reason)
 
 
+class _Shared:
+    """What more than one rank waits for, or is measured by. Looked up once for all of them: there are as many that ask
+    as there are ranks, and each answer takes a look at every rank."""
+
+    def __init__(self, co: Coordinator) -> None:
+        self.co = co
+
+    @functools.cached_property
+    def voters(self) -> tuple[int, ...]:
+        return tuple(self.co.voters)
+
+    @functools.cached_property
+    def holding(self) -> tuple[int, ...]:
+        """Who holds the next average up (G-1), or in a pending cycle this one (C-12)."""
+        if self.co.cycle.pending:
+            return tuple(self.co.cycle.debtors())
+        return tuple(rank for rank in self.co.voters if not self.co.peers[rank].satisfied)
+
+    @functools.cached_property
+    def holding_plans(self) -> tuple[int, ...]:
+        """Those of them that have something to train."""
+        return tuple(rank for rank in self.holding if self.co.book.holdings(rank).plans)
+
+    @functools.cached_property
+    def detached(self) -> tuple[int, ...]:
+        return tuple(peer.rank for peer in detached(self.co))
+
+    @functools.cached_property
+    def in_stage(self) -> tuple[int, ...]:
+        """Who is in a stage of the pending cycle, and owes what ends it (M-10)."""
+        peers = [self.co.peers[rank] for rank in self.co.cycle.participants]
+        return tuple(peer.rank for peer in peers if _owes(self.co, peer) and peer.climb.stage is not None)
+
+    @functools.cached_property
+    def outside(self) -> tuple[int, ...]:
+        """Who has not begun with the call that others are in (R-13)."""
+        return tuple(in_place.outside(self.co.cycle))
+
+    @functools.cached_property
+    def upload_bytes(self) -> int:
+        """What each rank ships."""
+        return 0 if self.co.schema is None else sum(entry.nbytes for entry in self.co.schema.riding())
+
+
 def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
     """All that is not moving; with a rank, what keeps that one: its own reasons and those of the whole run. A rank that
     is gone has none of its own. Raises `LocalProtocolError` for one that never had a seat."""
@@ -82,17 +127,18 @@ def explain(co: Coordinator, rank: int | None = None) -> list[Reason]:
 
 
 def _everything(co: Coordinator) -> list[Reason]:
+    shared = _Shared(co)
     if co.run.phase == RunPhase.FORMING:
-        missing = [reason for peer in detached(co) for reason in _of_rank(co, peer)]
+        missing = [reason for peer in detached(co) for reason in _of_rank(shared, peer)]
         return [_forming(co), *_renewing(co), *missing]
     if co.run.phase == RunPhase.FINAL_EVAL:
         return _evaluating(co)
     if co.run.phase in (RunPhase.SHUTTING_DOWN, RunPhase.STOPPED):
         return _ending(co)
-    peers = [co.peers[rank] for rank in co.alive]
     reasons: list[Reason] = []
-    for peer in peers:
-        reasons += _of_rank(co, peer)
+    for rank in co.alive:
+        peer = co.peers[rank]
+        reasons += _of_rank(shared, peer)
         if peer.refusals_in_row:
             reasons.append(_refused(peer))
     reasons += _renewing(co)
@@ -188,8 +234,8 @@ def _refused(peer: Peer) -> Reason:
                    {"refused": peer.refusals_in_row, "limit": UNHEALTHY_REFUSALS})  # fmt: skip
 
 
-def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
-    rank, cycle = peer.rank, co.cycle
+def _of_rank(shared: _Shared, peer: Peer) -> list[Reason]:
+    co, rank = shared.co, peer.rank
     if peer.detached_at is not None:
         what = "has lost its link and may come back"
         return [_reason("E22", rank, what, peer.detached_at, peer.return_until, ())]
@@ -200,22 +246,22 @@ def _of_rank(co: Coordinator, peer: Peer) -> list[Reason]:
     if duty is not None:
         return [_busy(co, duty)]
     if peer.phase is not VOTER:
-        return [_outside(co, peer)]
+        return [_outside(shared, peer)]
     if co.joins.consensus_lost and (peer.satisfied or not co.book.holdings(rank).in_flight_batches):
         what = "waits for the averager, which asks a rank for the consensus that it lacks"
-        return [_reason("E11", rank, what, co.joins.lost_at, None, tuple(co.voters), rule="M-44")]
-    if cycle.phase is PENDING:
-        waits = _in_cycle(co, peer)
+        return [_reason("E11", rank, what, co.joins.lost_at, None, shared.voters, rule="M-44")]
+    if co.cycle.phase is PENDING:
+        waits = _in_cycle(shared, peer)
         if waits is not None:
             return [waits]
     if peer.throttled is LEAD:
         numbers = {"lead": peer.steps - co.low, "limit": co.config.max_batch_diff}
         since = peer.since.parked
-        return [_reason("E08", rank, "is parked by the lead limit", since, None, _holding(co), numbers)]
+        return [_reason("E08", rank, "is parked by the lead limit", since, None, shared.holding, numbers)]
     held = co.book.holdings(rank)
     if held.in_flight_batches:
         return [] if peer.satisfied else [_training(co, peer)]
-    return [_idle(co, peer, bool(held.plans))]
+    return [_idle(shared, peer, bool(held.plans))]
 
 
 def _training(co: Coordinator, peer: Peer) -> Reason:
@@ -230,30 +276,32 @@ def _training(co: Coordinator, peer: Peer) -> Reason:
     return _reason(code, peer.rank, f"trains: {peer.steps} of {peer.quota} steps", since, until, (), numbers)
 
 
-def _idle(co: Coordinator, peer: Peer, holds_plan: bool) -> Reason:
+def _idle(shared: _Shared, peer: Peer, holds_plan: bool) -> Reason:
     """E03 to E06, E24: nothing to train, and why nothing is given."""
-    rank, since = peer.rank, peer.since.idle
+    co, rank, since = shared.co, peer.rank, peer.since.idle
     if holds_plan and not co.stopping:
         what = "has trained its plan, its Metrics are awaited"
         return _reason("E05", rank, what, peer.last_progress, None, (rank,))
     code = why_held(co.desk, rank)
     if code == "E04":
-        return _at_barrier(co, rank, since)
+        return _at_barrier(shared, rank, since)
     numbers = {"steps": peer.steps, "quota": peer.quota, "left": 0} if code == "E03" else None
     since = max(since, co.run.stopped_at) if code == "E24" else since
-    return _reason(code, rank, HELD[code], since, None, _holding(co), numbers)
+    return _reason(code, rank, HELD[code], since, None, shared.holding, numbers)
 
 
-def _at_barrier(co: Coordinator, rank: int, since: float) -> Reason:
+def _at_barrier(shared: _Shared, rank: int, since: float) -> Reason:
     """E04: the next epoch begins when this one is closed (D-4), and in whole shares only with everyone there (D-21)."""
-    epoch, waits = co.book.first_live, tuple(r for r in _holding(co) if r != rank and co.book.holdings(r).plans)
-    waits = waits or tuple(peer.rank for peer in detached(co))
-    return _reason("E04", rank, HELD["E04"], since, None, waits, {"epoch": epoch})
+    waits = shared.holding_plans
+    if rank in waits:
+        waits = tuple(other for other in waits if other != rank)
+    numbers = {"epoch": shared.co.book.first_live}
+    return _reason("E04", rank, HELD["E04"], since, None, waits or shared.detached, numbers)
 
 
-def _outside(co: Coordinator, peer: Peer) -> Reason:
+def _outside(shared: _Shared, peer: Peer) -> Reason:
     """A rank without a vote: what it has to do or to get before it is promoted."""
-    rank = peer.rank
+    co, rank = shared.co, peer.rank
     if peer.phase == PeerPhase.LAGGING and not peer.back:
         return _reason("E16", rank, "was excluded; it comes back by itself", peer.since.seat, None, (rank,))
     transfer = co.joins.open.get(rank)
@@ -263,7 +311,7 @@ def _outside(co: Coordinator, peer: Peer) -> Reason:
         return _reason("E17", rank, what, peer.since.donor, None, donor)
     what = f"joins: becomes a voter at the end of a cycle; {peer.missed} missed so far"
     numbers = {"missed": peer.missed, "patience": co.config.join_patience}
-    return _reason("E18", rank, what, peer.since.seat, None, tuple(co.voters), numbers)
+    return _reason("E18", rank, what, peer.since.seat, None, shared.voters, numbers)
 
 
 def _escalated(co: Coordinator, peer: Peer) -> Reason | None:
@@ -303,52 +351,48 @@ def _learned(known: Learned) -> Numbers:
     return {"deadline": known.seconds, "median": known.median, "deviation": known.deviation, "count": known.count}
 
 
-def _in_cycle(co: Coordinator, peer: Peer) -> Reason | None:
+def _owes(co: Coordinator, peer: Peer) -> bool:
+    """Whether it takes part in the pending cycle and has not acknowledged it."""
+    return co.cycle.takes_part(peer.rank) and not peer.acked
+
+
+def _in_cycle(shared: _Shared, peer: Peer) -> Reason | None:
     """What a rank waits for, or owes, in a pending cycle; None if it may go on."""
-    cycle, rank = co.cycle, peer.rank
+    co, cycle = shared.co, shared.co.cycle
     ceiling = max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
-    owing = tuple(r for r in cycle.participants if cycle.takes_part(r) and not co.peers[r].acked)
-    holding = tuple(r for r in owing if co.peers[r].climb.stage is not None)
-    if rank in owing:
-        owes = _owed(co, peer, holding, ceiling)
+    if _owes(co, peer):
+        owes = _owed(shared, peer, ceiling)
         if owes is not None:
             return owes
     if co.config.barrier_paced:
-        return _reason("E07", rank, "is parked for the average", peer.climb.began_at, ceiling, holding)
+        return _reason("E07", peer.rank, "is parked for the average", peer.climb.began_at, ceiling, shared.in_stage)
     return None
 
 
-def _owed(co: Coordinator, peer: Peer, holding: tuple[int, ...], ceiling: float) -> Reason | None:
+def _owed(shared: _Shared, peer: Peer, ceiling: float) -> Reason | None:
     """E09 to E15: the stage in which this rank is (M-10). None if it is in none: its part is done, and those who are
     in one hold the cycle."""
-    cycle, rank, stage, since = co.cycle, peer.rank, peer.climb.stage, peer.climb.began_at
+    co, rank, stage, since = shared.co, peer.rank, peer.climb.stage, peer.climb.began_at
     escalated = _escalated(co, peer)
     if escalated is not None:
         return escalated
     if co.config.is_collective:
-        late = tuple(in_place.outside(cycle))
+        late = shared.outside
         what = "is on its way into" if rank in late or not late else "is in"
-        return _reason("E13", rank, f"{what} the collective of cycle {cycle.number}", since, ceiling,
-                       late or holding)  # fmt: skip
+        return _reason("E13", rank, f"{what} the collective of cycle {co.cycle.number}", since, ceiling,
+                       late or shared.in_stage)  # fmt: skip
     if stage is None:
-        return None if holding else _reason("E11", rank, "waits for the averager", since, ceiling, ())
+        return None if shared.in_stage else _reason("E11", rank, "waits for the averager", since, ceiling, ())
     known = learned(co, peer, stage)
     until, numbers = peer.climb.evidence_at + known.seconds, _learned(known)
     if stage == Stage.SNAPSHOT:
         return _reason("E09", rank, "owes its snapshot", since, until, (rank,), numbers)
     if stage == Stage.UPLOAD:
-        size = sum(entry.nbytes for entry in co.schema.riding()) if co.schema is not None else 0
+        size = shared.upload_bytes
         what = f"owes its upload: {peer.bytes_in} of {size} bytes are here"
         numbers = {"bytes": peer.bytes_in, "of": size, **numbers}
         return _reason("E10", rank, what, since, until, (rank,), numbers)
     return _reason("E12", rank, "owes its acknowledgement", since, until, (rank,), numbers)
-
-
-def _holding(co: Coordinator) -> tuple[int, ...]:
-    """Who holds the next average up (G-1), or in a pending cycle this one (C-12)."""
-    if co.cycle.pending:
-        return tuple(co.cycle.debtors())
-    return tuple(rank for rank in co.voters if not co.peers[rank].satisfied)
 
 
 def _reason(code: str, rank: int | None, what: str, since: float, until: float | None, waiting_for: tuple[int, ...],

@@ -23,9 +23,6 @@ from .policies import Cadence, overshoot
 from .policy_choice import names_of, own
 from .schema import dataset_length
 
-LEAD = ThrottleReason.LEAD
-"""Asked for about every rank; see `phases.py`."""
-
 if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .dispatch.desk import FinalWindow
@@ -35,6 +32,9 @@ __all__ = [
     "begin", "cadence_of", "ceiling", "count_gate", "hand_back", "handed_out", "lead_exceeded", "limit_lead",
     "limits_lead", "met", "note_satisfied", "overdue", "plan_ended",
 ]  # fmt: skip
+
+LEAD = ThrottleReason.LEAD
+"""Asked for about every rank; see `phases.py`."""
 
 
 # --- what the joint table asks for -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
@@ -21,12 +21,42 @@ from . import events
 from .config import Config
 from .errors import LocalProtocolError
 from .instants import need_time
+from .knob_types import alternatives
 from .ledger import Resume
 from .policies import Policies
 
 __all__ = ["OF_COORDINATOR", "OF_WORKER", "check_parts", "need"]
 
 Fits = Callable[[Any], bool]
+
+
+def _refused(name: str, given: object, wanted: str) -> LocalProtocolError:
+    return LocalProtocolError(f"{name} = {given!r:.60} is not allowed: {wanted}")
+
+
+# --- what a machine is made of ---------------------------------------------------------------------------------------
+
+
+def need(name: str, given: object, kind: type) -> None:
+    """What was given for an argument is of its kind. Raises `LocalProtocolError` that names both."""
+    if not isinstance(given, kind):
+        raise _refused(name, given, f"give a {kind.__name__}")
+
+
+def check_parts(config: Any, now: Any, guard: Any, resume: Any, policies: Any) -> None:
+    """What a coordinator is made of. Raises `LocalProtocolError`."""
+    need("config", config, Config)
+    need("policies", policies, Policies)
+    need_time(now)
+    if resume is not None:
+        need("resume", resume, Resume)
+    for one in (guard, policies.guard):
+        if one is not None and not callable(getattr(one, "observe", None)):
+            raise _refused("guard", one, "give an object with observe (B-30)")
+
+
+# --- what it is told -------------------------------------------------------------------------------------------------
+
 
 ATOMS: dict[Any, frozenset[type]] = {
     bool: frozenset({bool}),
@@ -40,87 +70,59 @@ ATOMS: dict[Any, frozenset[type]] = {
 slowly, and may be a member of an enumeration or a number of another library."""
 
 
-def need(name: str, given: object, kind: type) -> None:
-    """What was given for an argument is of its kind. Raises `LocalProtocolError` that names both."""
-    if not isinstance(given, kind):
-        raise LocalProtocolError(f"{name} = {given!r:.60} is not allowed: give a {kind.__name__}")
-
-
-def check_parts(config: Any, now: Any, guard: Any, resume: Any, policies: Any) -> None:
-    """What a coordinator is made of. Raises `LocalProtocolError`."""
-    need("config", config, Config)
-    need("policies", policies, Policies)
-    need_time(now)
-    if resume is not None:
-        need("resume", resume, Resume)
-    for one in (guard, policies.guard):
-        if one is not None and not callable(getattr(one, "observe", None)):
-            raise LocalProtocolError(f"guard = {one!r:.60} is not allowed: give an object with observe (B-30)")
-
-
 class Events(dict[type, Fits]):
-    """Of each event of a machine, whether every field of it has the type that it is declared with. It is filled as they
-    come; an object of another class is no event of the machine: `LocalProtocolError`."""
+    """Of each event of a machine how one sees at a glance whether its fields fit. It is filled as they come; an object
+    of another class is no event of the machine: `LocalProtocolError`."""
 
     def __init__(self, of: Any, machine: str) -> None:
         super().__init__()
-        self.members = frozenset(typing.get_args(of))
+        self.members: frozenset[type] = frozenset(typing.get_args(of))
         self.machine = machine
 
     def __missing__(self, kind: type) -> Fits:
         if kind not in self.members:
             raise LocalProtocolError(f"{kind.__name__} is not an event of {self.machine}")
-        fits = self[kind] = _fast(kind, tuple(self._slowly(kind)))
+        fits = self[kind] = _at_a_glance(kind)
         return fits
 
     def check(self, event: Any) -> None:
-        """Raises `LocalProtocolError` that names the field, the value and the type."""
+        """Every field has the type that it is declared with. Raises `LocalProtocolError` that names the field, the
+        value and the type."""
         if not self[event.__class__](event):
-            for name, declared, fits in self._slowly(event.__class__):
+            for name, declared, hint in _fields(event.__class__):
                 given = getattr(event, name)
-                if not fits(given):
-                    where = f"{type(event).__name__}.{name} = {given!r:.60}"
-                    raise LocalProtocolError(f"{where} is not allowed: {declared} is wanted")
-
-    @staticmethod
-    def _slowly(kind: type) -> Iterator[tuple[str, object, Fits]]:
-        hints = typing.get_type_hints(kind, vars(events))
-        for field in attrs.fields(kind):
-            yield field.name, field.type, _fits(hints[field.name])
+                if not _fits(hint)(given):
+                    raise _refused(f"{type(event).__name__}.{name}", given, f"{declared} is wanted")
 
 
 OF_COORDINATOR = Events(events.CoordinatorEvent, "the coordinator")
 OF_WORKER = Events(events.WorkerEvent, "a worker")
 
 
-def _fast(kind: type, slowly: tuple[tuple[str, object, Fits], ...]) -> Fits:
-    """Whether all fields have the classes that they nearly always have: one expression, since a worker is told of every
-    step."""
-    known: dict[str, Any] = {}
-    parts = []
+def _fields(kind: type) -> list[tuple[str, object, Any]]:
+    """Of each field its name, its type as it is written and what that means."""
     hints = typing.get_type_hints(kind, vars(events))
-    for number, (name, _, fits) in enumerate(slowly):
-        classes = [ATOMS.get(one) for one in _alternatives(hints[name])]
-        atoms = [one for one in classes if one is not None]
-        if len(atoms) == len(classes):
-            known[f"k{number}"] = frozenset().union(*atoms)
-            parts.append(f"event.{name}.__class__ in k{number}")
-        else:
-            known[f"k{number}"] = fits
-            parts.append(f"k{number}(event.{name})")
-    exec(f"def fast(event):\n    return {' and '.join(parts) or 'True'}", known)
-    fast: Fits = known["fast"]
-    return fast
+    return [(field.name, field.type, hints[field.name]) for field in attrs.fields(kind)]
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+def _at_a_glance(kind: type) -> Fits:
+    """Whether all fields fit, judged by their class where that is enough: one expression, since a worker is told of
+    every step, and what it has counted before it trips over a field cannot be taken back."""
+    known: dict[str, Any] = {}
+    parts = ["True"]
+    for name, _, hint in _fields(kind):
+        classes = [ATOMS.get(one, frozenset()) for one in alternatives(hint)]
+        by_class = all(classes)
+        known[f"of_{name}"] = frozenset().union(*classes) if by_class else _fits(hint)
+        parts.append(f"event.{name}.__class__ in of_{name}" if by_class else f"of_{name}(event.{name})")
+    fits: Fits = eval(f"lambda event: {' and '.join(parts)}", known)
+    return fits
 
 
 @functools.cache
 def _fits(hint: Any) -> Fits:
     """Whether a value is what an annotation says. True and false are no numbers: nobody means 1 by them."""
-    several = _alternatives(hint)
+    several = alternatives(hint)
     if len(several) > 1:
         each = tuple(map(_fits, several))
         return lambda given: any(fits(given) for fits in each)

@@ -15,7 +15,6 @@ LATEST = math.nextafter(math.inf, 0.0)
 LATE_TICK_S = 2.0
 """A tick this much behind its deadline, or half the staleness, says that the machine itself was away (M-9)."""
 
-
 LONG = 1e12
 """From here on a second is no second of any clock, and its hundreds of digits would say nothing."""
 

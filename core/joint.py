@@ -261,7 +261,8 @@ class _Writer:
         place = "peer" if machine == "peer" else f"co.{machine}"
         for phase in phases:
             self.names[f"{machine}_{phase.name}"] = phase
-        return f"({' or '.join(f'{place}.phase is {machine}_{phase.name}' for phase in phases) or 'False'})"
+        asked = [f"{place}.phase is {machine}_{phase.name}" for phase in phases] or ["False"]
+        return f"({' or '.join(asked)})" if len(asked) > 1 else asked[0]
 
 
 class CompiledJoint(JointEngine):

@@ -37,7 +37,7 @@ def _guards(row: Coupling) -> str:
 
 
 def _does(row: Coupling) -> str:
-    fired = (f"{row.fires}",) if row.fires else ()
+    fired = (row.fires,) if row.fires else ()
     return ", ".join((*fired, *row.does)) or "another round"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-__all__ = ["check_types", "type_words"]
+__all__ = ["alternatives", "check_types", "type_words"]
 
 LEAST, LARGEST = -(2**63), 2**64 - 1
 """Whole numbers that Welcome can take to the ranks: 64 bits, with a sign or without (N-24, V-6)."""
@@ -44,15 +44,16 @@ def _kinds(cls: type) -> list[tuple[str, tuple[Any, ...]]]:
     if cls not in _READ:
         hints = typing.get_type_hints(cls)
         fields = [(field.name, hints[field.name]) for field in attrs.fields(cls)]
-        _READ[cls] = [(name, _alternatives(hint)) for name, hint in fields if hint is not Any]
+        _READ[cls] = [(name, alternatives(hint)) for name, hint in fields if hint is not Any]
     return _READ[cls]
 
 
 _READ: dict[type, list[tuple[str, tuple[Any, ...]]]] = {}
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types of which a value has to have one."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
 
 
 def _whole(value: object) -> bool:

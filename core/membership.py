@@ -302,7 +302,7 @@ def leave_round(co: Coordinator, peer: Peer) -> None:
 
 def stop_waiting(co: Coordinator, peer: Peer) -> None:
     """C-21: the cycle is complete without it."""
-    co.cycle.member_gone(peer.rank, co.cycle.owes(peer.rank))
+    co.cycle.member_gone(peer.rank)
 
 
 def give_back(co: Coordinator, peer: Peer) -> None:

@@ -91,14 +91,17 @@ class MetaController:
         }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> bool:
+        if saved.get("meta") != "windows":
+            return False
         kept: list[list[Any]] = []
         for name, usable in (("rates", _is_rate), ("anchors", _is_anchor), ("complaints", _is_answer)):
             window = saved.get(name)
-            if saved.get("meta") != "windows" or not isinstance(window, list) or not all(map(usable, window)):
+            if not isinstance(window, list) or not all(map(usable, window)):
                 return False
             kept.append(window)
-        self.rates, self.anchors = [float(rate) for rate in kept[0][-RATE_WINDOW:]], kept[1][-ANCHOR_WINDOW:]
-        self.complaints = kept[2][-VERDICT_WINDOW:]
+        rates, anchors, complaints = kept
+        self.rates = [float(rate) for rate in rates[-RATE_WINDOW:]]
+        self.anchors, self.complaints = anchors[-ANCHOR_WINDOW:], complaints[-VERDICT_WINDOW:]
         return True
 
     @property

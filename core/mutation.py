@@ -32,7 +32,7 @@ from .errors import InvariantError
 from .joint import Coupling, JointTable
 from .joint_mutation import joint_damages, joint_row_name
 from .lint import lint
-from .tables import JOINT, TABLES, in_force, joint_in_force, lint_of_joint, machine_class
+from .tables import JOINT, TABLES, in_force, lint_of_joint, machine_class
 from .values import value
 
 __all__ = ["OPERATORS", "Mutant", "in_place", "mutants", "name_of_row", "noticed_by_lint", "of_table", "row_name"]
@@ -92,9 +92,7 @@ def mutants() -> Mapping[str, Mutant]:
 
 def in_place(mutant: Mutant) -> AbstractContextManager[None]:
     """Inside, the damage is done: a table to every machine that is made, a comparison to everybody at once."""
-    if isinstance(mutant.change, Comparison):
-        return mutant.change.in_place()
-    return in_force(mutant.change) if isinstance(mutant.change, Table) else joint_in_force(mutant.change)
+    return mutant.change.in_place() if isinstance(mutant.change, Comparison) else in_force(mutant.change)
 
 
 def noticed_by_lint(mutant: Mutant) -> str | None:

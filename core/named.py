@@ -19,9 +19,9 @@ def is_target(text: str) -> bool:
     return bool(module and name)
 
 
-def lacking(made: object, shape: type) -> list[str]:
-    """What a protocol names and what was made does not have."""
-    return [name for name in vars(shape) if not name.startswith("_") and not hasattr(made, name)]
+def lacking(thing: object, shape: type) -> list[str]:
+    """What a protocol names and an object does not have."""
+    return [name for name in vars(shape) if not name.startswith("_") and not hasattr(thing, name)]
 
 
 def made(make: Callable[[], Any], what: str, shape: type) -> Any:

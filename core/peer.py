@@ -15,15 +15,13 @@ from . import gates
 from . import messages as m
 from .attachment import Attachment
 from .effects import Alert, Emit
-from .ladder import Climb, Stage
+from .ladder import STEP, Climb, Stage
 from .phases import IDLE, PENDING, PeerPhase
 from .policies import forget
 from .roles import CHECKPOINT, EVALUATE
 from .values import state, value
 
 __all__ = ["Lost", "Peer"]
-
-STEP = Stage.STEP
 
 
 @value

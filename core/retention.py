@@ -46,15 +46,12 @@ Measure = int | str
 def weight(message: Any) -> int:
     """Bytes that a message takes on the wire, never too few. The core knows no codec, so it counts what every codec
     has to carry: names, numbers, text."""
-    kind: type = type(message)
-    return weigher(kind)(message)
+    return weigher(type(message))(message)
 
 
-@functools.cache
 def weigher(kind: type) -> Callable[[Any], int]:
     """`weight` of messages of this class only, for who weighs many of them."""
-    look: Callable[[Any], int] = _compiled(f"lambda it: {FRAME_BYTES} + {_measure(kind, 'it')}")
-    return look
+    return _looking(kind, FRAME_BYTES)
 
 
 def weights(like: Any, own: Mapping[str, Sequence[Any]]) -> Iterable[int]:
@@ -75,13 +72,13 @@ def weights(like: Any, own: Mapping[str, Sequence[Any]]) -> Iterable[int]:
 
 def _size(thing: Any) -> int:
     kind: Any = type(thing)
-    return _looking(kind)(thing)
+    return _looking(kind, 0)(thing)
 
 
 @functools.cache
-def _looking(kind: Any) -> Callable[[Any], int]:
-    """A function that measures things of this type, also where it need not look."""
-    look: Callable[[Any], int] = _compiled(f"lambda it: {_measure(kind, 'it')}")
+def _looking(kind: Any, more: int) -> Callable[[Any], int]:
+    """A function that measures things of this type, also where it need not look, with so much more for each."""
+    look: Callable[[Any], int] = _compiled(f"lambda it: {more} + {_measure(kind, 'it')}")
     return look
 
 

@@ -28,7 +28,6 @@ import attrs
 from .cadence import Balancer
 from .config import WISHABLE
 from .errors import CheckpointError
-from .meta import MetaController
 from .plain import DAMAGE, damaged, decoder, encoder
 from .policy_choice import KNOBS, names_of
 
@@ -77,7 +76,8 @@ def of_coordinator(co: Coordinator) -> tuple[Any, ...]:
     wishes = tuple((knob, getattr(co.config, knob)) for knob in WISHABLE)
     raised: dict[str, str] = {}
     guard = freeze(_history("guard.saved", co.guard.saved, raised))
-    kept = {"balancer": _balancer(co, raised), "meta": _meta(co, raised)}
+    meta = None if co.meta is None else _history("meta.saved", co.meta.saved, raised)
+    kept = {"balancer": _balancer(co, raised), "meta": meta}
     names = [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR]
     state = tuple((name, freeze(kept[name] if name in kept else getattr(co, name))) for name in names)
     policies = tuple(names_of(co).items())
@@ -117,18 +117,17 @@ def _restore_coordinator(co: Coordinator, snapshot: Iterable[Any]) -> None:
         if getattr(co.config, knob) is not None:
             _same(knob, value, getattr(co.config, knob))
     co.config = attrs.evolve(co.config, **dict(wishes))
-    meta = co.meta
+    meta: Any = co.meta
     _put(co, [name for name in co.__slots__ if name not in GIVEN_TO_COORDINATOR], state, co)
     history = thawed(guard)
     if history is not None and not co.guard.restore(history):
         raise CheckpointError(f"this snapshot holds the history of another guard than {type(co.guard).__name__}")
     if isinstance(co.balancer, dict):
         _rebuild_balancer(co, co.balancer)
-    if isinstance(co.meta, dict) and meta is not None:
-        saved, co.meta = co.meta["saved"], meta
-        if saved is not None and not meta.restore(saved):
-            kind = type(meta).__name__
-            raise CheckpointError(f"this snapshot holds the history of another meta-controller than {kind}")
+    history, co.meta = co.meta, meta
+    if history is not None and (meta is None or not meta.restore(history)):
+        kind = type(meta).__name__
+        raise CheckpointError(f"this snapshot holds the history of another meta-controller than {kind}")
 
 
 def _same_policies(kept: Mapping[str, str], co: Coordinator) -> None:
@@ -138,14 +137,6 @@ def _same_policies(kept: Mapping[str, str], co: Coordinator) -> None:
         if here[kind] != name:
             remedy = f"the knob {KNOBS[kind]}, or Policies({kind}=...) in a program"
             raise CheckpointError(f"{kind}: this run has {name}, not {here[kind]}; give it the one it had, by {remedy}")
-
-
-def _meta(co: Coordinator, raised: dict[str, str]) -> Any:
-    """The meta-controller itself if it ships or there is none; of another one what it saves of itself."""
-    meta = co.meta
-    if meta is None or type(meta) is MetaController:
-        return meta
-    return {"saved": _history("meta.saved", meta.saved, raised)}
 
 
 def _balancer(co: Coordinator, raised: dict[str, str]) -> Any:

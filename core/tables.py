@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from .engine import Engine, Table, build_reference, compile_table
 from .errors import ConfigError
@@ -35,14 +36,13 @@ from .table_worker import WORKER
 
 __all__ = [
     "CYCLE", "EVERY_TABLE", "JOINT", "PEER", "RUN", "TABLES", "WORKER", "engine_for", "in_force", "joint_for",
-    "joint_in_force", "joint_parts", "lint_of_joint", "machine_class", "rows_in_words",
+    "joint_parts", "lint_of_joint", "machine_class", "rows_in_words",
 ]  # fmt: skip
 
 TABLES: dict[str, Table] = {table.name: table for table in (WORKER, PEER, CYCLE, RUN)}
 EVERY_TABLE: Mapping[str, Table | JointTable] = {**TABLES, JOINT.name: JOINT}
-_in_force: dict[str, Table] = dict(TABLES)
-_engines: dict[tuple[str, str], Engine] = {}
-_joint_engines: dict[str, JointEngine] = {}
+_in_force: dict[str, Table | JointTable] = dict(EVERY_TABLE)
+_engines: dict[tuple[str, str], Any] = {}
 
 
 def machine_class(name: str) -> type:
@@ -67,17 +67,36 @@ def machine_class(name: str) -> type:
 def engine_for(name: str, engine: str = "compiled") -> Engine:
     """The engine that runs a table: "compiled" (one function per cell) or "transitions" (the reference semantics).
     There is one of each for all machines, so what it counts in `taken` is of all of them."""
+    found: Engine = _engine(name, engine)
+    return found
+
+
+def joint_for(engine: str = "compiled") -> JointEngine:
+    """The engine that runs the joint table, of the kinds of `engine_for`; "transitions" has no word for it, so there
+    the rows are read one by one."""
+    found: JointEngine = _engine(JOINT.name, engine)
+    return found
+
+
+def _engine(name: str, engine: str) -> Any:
     if engine not in ("compiled", "transitions"):
         raise ConfigError(f"engine = {engine!r} is not allowed: 'compiled' or 'transitions'")
     found = _engines.get((name, engine))
     if found is None:
-        build = compile_table if engine == "compiled" else build_reference
-        found = _engines[name, engine] = build(_in_force[name], machine_class(name), "phase")
+        found = _engines[name, engine] = _built(_in_force[name], engine)
     return found
 
 
+def _built(table: Table | JointTable, engine: str) -> Engine | JointEngine:
+    if isinstance(table, JointTable):
+        couple = compile_joint if engine == "compiled" else walk_joint
+        return couple(table, joint_parts())
+    build = compile_table if engine == "compiled" else build_reference
+    return build(table, machine_class(table.name), "phase")
+
+
 @contextmanager
-def in_force(table: Table) -> Iterator[None]:
+def in_force(table: Table | JointTable) -> Iterator[None]:
     """Inside, machines that are made run this table in place of the one of its name, on either engine.
 
     Machines that were made before keep the engine they have. This is how a damaged table is put to the tests
@@ -86,7 +105,7 @@ def in_force(table: Table) -> Iterator[None]:
     """
     before = _in_force[table.name]
     engines = {key: engine for key, engine in _engines.items() if key[0] == table.name}
-    compiled = compile_table(table, machine_class(table.name), "phase")
+    compiled = _built(table, "compiled")
     for key in engines:
         del _engines[key]
     _in_force[table.name] = table
@@ -139,27 +158,3 @@ def rows_in_words(tables: Mapping[str, Table | JointTable] = EVERY_TABLE) -> dic
         else [(in_words(row), f"{row.kind.name.lower()}, {row.rule}") for row in table.rows]
         for name, table in tables.items()
     }  # fmt: skip
-
-
-def joint_for(engine: str = "compiled") -> JointEngine:
-    """The engine that runs the joint table, of the kinds of `engine_for`; "transitions" has no word for it, so there
-    the rows are read one by one."""
-    found = _joint_engines.get(engine)
-    if found is None:
-        build = compile_joint if engine == "compiled" else walk_joint
-        found = _joint_engines[engine] = build(JOINT, joint_parts())
-    return found
-
-
-@contextmanager
-def joint_in_force(table: JointTable) -> Iterator[None]:
-    """As `in_force`, of the joint table: coordinators that are made inside run this one."""
-    before = dict(_joint_engines)
-    compiled = compile_joint(table, joint_parts())
-    _joint_engines.clear()
-    _joint_engines.update(compiled=compiled, transitions=walk_joint(table, joint_parts()))
-    try:
-        yield
-    finally:
-        _joint_engines.clear()
-        _joint_engines.update(before)

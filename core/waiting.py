@@ -90,22 +90,25 @@ class Teller:
 
 def _missing(co: Coordinator, waits: Iterable[Reason]) -> dict[int | None, float]:
     """Who is waited for, and since when."""
-    missing: dict[int | None, float] = {}
+    groups: dict[tuple[int | None, ...], float] = {}  # a cohort waits for the same few, so these are looked at once
     for reason in waits:
-        whom: Iterable[int | None] = reason.waiting_for or (None,)
+        whom: tuple[int | None, ...] = reason.waiting_for or (None,)
         if reason.code == ITS_RETURN:
             whom = (reason.rank,)
         elif reason.code == COMING and not reason.waiting_for:
             whom = _seats(co, reason) or (None,)
-        for rank in whom:
-            missing[rank] = min(reason.since, missing.get(rank, reason.since))
+        groups[whom] = min(reason.since, groups.get(whom, reason.since))
+    missing: dict[int | None, float] = {}
+    for group, since in groups.items():
+        for rank in group:
+            missing[rank] = min(since, missing.get(rank, since))
     return missing
 
 
-def _seats(co: Coordinator, forming: Reason) -> list[int]:
+def _seats(co: Coordinator, forming: Reason) -> tuple[int, ...]:
     """M-7: who is still to come gets the lowest seats that are free."""
     lacking = int(forming.numbers["wanted"] or 0) - int(forming.numbers["here"] or 0)
-    return list(islice((seat for seat in count() if seat not in co.alive), max(0, lacking)))
+    return tuple(islice((seat for seat in count() if seat not in co.alive), max(0, lacking)))
 
 
 def _facts(co: Coordinator, reasons: list[Reason], waits: list[Reason],

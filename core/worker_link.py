@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -57,7 +58,7 @@ def checks_state(welcome: m.Welcome) -> bool:
     return welcome.config.get("initial_state") == "check"
 
 
-reporting = maker(Reporting)
+new_reporting: Callable[..., Reporting] = maker(Reporting)
 
 
 @state
@@ -96,15 +97,15 @@ class WorkerLink(WorkerCollective):
         number = self.report_seq = self.report_seq + 1
         cls: Any = kind
         made = maker(cls)(own.run_id, generation, own.rank, own.incarnation, number, self.control_handled, **fields)
-        self.put(number, made, weigher(cls)(made))
+        self.put(number, made, weigher(cls))
 
-    def put(self, number: int, report: m.Report, size: int) -> None:
+    def put(self, number: int, report: m.Report, weigh: Callable[[Any], int]) -> None:
         """The report of this number goes on the lane, and is kept, with its weight, while its life may be gone on with
         (N-9)."""
         if self.claims:
-            self.reports.append(number, report, size)
+            self.reports.append(number, report, weigh(report))
         if self.linked:
-            self.outbox.append(reporting(report))
+            self.outbox.append(new_reporting(report))
 
     # --- losing it -----------------------------------------------------------------------------------------------
 

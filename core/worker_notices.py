@@ -8,6 +8,7 @@ them changes the phase: that is the row's (`table_worker.py`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import messages as m
@@ -98,7 +99,7 @@ class WorkerNotices:
         last_now: float
 
         def report(self, kind: type[m.Report], /, **fields: Any) -> None: ...
-        def put(self, number: int, report: m.Report, size: int) -> None: ...
+        def put(self, number: int, report: m.Report, weigh: Callable[[Any], int]) -> None: ...
 
     @property
     def version_to_save(self) -> int:

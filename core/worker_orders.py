@@ -37,7 +37,7 @@ class WorkerOrders(WorkerActions):
             own.run_id, own.generation, own.rank, own.incarnation, number, self.control_handled, self.cycle,
             plan.plan_id, step, event.samples, event.batch_ms, event.data_ms, event.loss, event.param_norm,
         )  # fmt: skip
-        self.put(number, batch, weigh_batch(batch))
+        self.put(number, batch, weigh_batch)
         if event.lr is not None and event.lr != self.last_lr:
             self.last_lr = event.lr
             self.report(m.LrUpdate, lr=event.lr, position=self.position - 1)

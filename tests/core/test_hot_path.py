@@ -99,3 +99,20 @@ def test_a_cycle_costs_each_rank_the_same_among_few_and_among_many() -> None:
         return ready, hand.count(lambda: hand.ack(2))
 
     assert evidence(FEW) == evidence(MANY)
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["window", "cycle"])
+def test_an_explanation_costs_no_more_for_each_rank_among_many(pending: bool) -> None:
+    """O-4: who is waited for is looked up once, however many wait: a driver asks each second while somebody does."""
+
+    def each(ranks: int) -> float:
+        hand = Counted(ranks, samples=20 * ranks, anchor=4, num_epochs=3, digest=False)
+        hand.form()
+        for rank in range(ranks if pending else ranks // 2):
+            hand.step(rank, 4)
+            hand.complete(rank)
+        assert hand.co.cycle.pending is pending
+        hand.count(hand.co.explain)
+        return hand.count(hand.co.explain) / ranks
+
+    assert 0 < each(MANY) <= each(FEW)
