@@ -14,7 +14,6 @@ import functools
 import heapq
 import itertools
 import math
-import operator
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -81,9 +80,6 @@ class Coming:
     result: deque[float] = attrs.field(factory=deque)
     kinds: set[str] = attrs.field(factory=set)
     arrived: dict[str, float] = attrs.field(factory=dict)
-
-
-OF_LANE: dict[str, Callable[[Coming], deque[float]]] = {lane: operator.attrgetter(lane) for lane in LANES}
 
 
 class Clockwork:
@@ -170,7 +166,7 @@ class Clockwork:
                 self._catch_up(kind, who)
             if kind in self.world.possible(self.world.processes[who]):  # a fault may have taken it away
                 if kind in BULK:
-                    OF_LANE[kind](self._coming[who]).popleft()
+                    self._arrivals(kind, who).popleft()
                     self._coming[who].arrived[kind] = self.now
                 self._happen(act(kind, who, self._amount(kind, who)), sure=True)
         return True
@@ -236,7 +232,7 @@ class Clockwork:
     def _flow(self, lane: str, coming: Coming, parts: deque[Any]) -> None:
         """When bulk arrives: each part leaves behind the one before it. The blocks of a contribution come into the lane
         as its header arrives (`Averager.take`); they had left right behind it."""
-        known = OF_LANE[lane](coming)
+        known: deque[float] = getattr(coming, lane)
         while len(known) > len(parts):
             known.popleft()
         follows = not known and coming.arrived.get(lane) == self.now
@@ -254,7 +250,7 @@ class Clockwork:
         return len(known) if known[-1] <= self.now else sum(second <= self.now for second in known)
 
     def _arrivals(self, lane: str, who: int) -> deque[float]:
-        arrivals: deque[float] = OF_LANE[lane](self._coming[who])
+        arrivals: deque[float] = getattr(self._coming[who], lane)
         return arrivals
 
     def _catch_up(self, kind: str, who: int) -> None:

@@ -21,11 +21,11 @@ KEYS = LinkKeys(up=bytes(range(32)), down=bytes(range(32, 64)))
 
 class Frames:
     """See the module. `hear` gives the messages that some bytes complete; what the peer may not send comes as text.
-    `inside` are the ends that have heard a part of a frame: for them the lane is not empty, though nothing is in it.
+    `waiting` are the ends that have heard a part of a frame: for them the lane is not empty, though nothing is in it.
     `harm` is, by who writes it, the byte of the next bulk frame in which a bit is turned."""
 
     def __init__(self, codec: PayloadCodec, reached: Callable[[str], None]) -> None:
-        self.inside: set[Role] = set()
+        self.waiting: set[Role] = set()
         self.harm: dict[Role, int] = {}
         self._reached = reached
         self._codec = codec
@@ -46,9 +46,9 @@ class Frames:
                 link.receive_data(data)
             message = link.next_message()
             if message is not None:
-                self.inside.discard(role)
+                self.waiting.discard(role)
             elif data:
-                self.inside.add(role)
+                self.waiting.add(role)
                 self._reached("half a frame waited")
             while message is not None:
                 yield message

@@ -334,7 +334,7 @@ class Storm:
             self._after(process.number, what)
 
     def _note_withheld(self, step: Step) -> None:
-        """An id that a process makes is made later."""
+        """What a process was asked for and has not among those it is to make (`uids`), it withholds."""
         for turn in step.turns:
             asked = [effect.session_id for effect in turn.effects if effect.__class__ is fx.MakeSessionId]
             self.withheld.update(number for number in asked if number not in self.world.processes[turn.who].uids)
