@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import RemoteProtocolError
-from ..messages import BULK_KIND, BulkBlock
-from ..wire import FRAME_HEAD, FRAME_TAG, MAP_PREFIX, MAX_MAP, BulkFramer, Link, LinkKeys, PayloadCodec, Role
+from ..messages import BulkBlock
+from ..wire import FRAME_HEAD, FRAME_TAG, MAP_PREFIX, BulkFramer, Link, LinkKeys, PayloadCodec, Role
 from .violation import Violation
 
 __all__ = ["Frames", "turn_bit"]
@@ -82,12 +82,10 @@ class Frames:
     def _read(self, role: Role, frame: memoryview) -> BulkBlock:
         """As a channel does (`transports/framed.py`): piece by piece, each judged before the next."""
         reader, at = self._bulk[role], FRAME_HEAD + MAP_PREFIX
-        length = reader.open_head(frame[:FRAME_HEAD])
-        map_bytes = int.from_bytes(frame[FRAME_HEAD:at], "little")
-        if map_bytes > min(MAX_MAP, length - MAP_PREFIX):
-            raise RemoteProtocolError(f"a block's map claims {map_bytes} of {length} bytes", frame=BULK_KIND)
-        block = reader.open_map(frame[at : at + map_bytes])
-        reader.verify(frame[at + map_bytes : -FRAME_TAG], frame[-FRAME_TAG:])
+        reader.open_head(frame[:FRAME_HEAD])
+        data_at = at + reader.map_bytes(frame[FRAME_HEAD:at])
+        block = reader.open_map(frame[at:data_at])
+        reader.verify(frame[data_at:-FRAME_TAG], frame[-FRAME_TAG:])
         return block
 
 
