@@ -30,7 +30,7 @@ from .process import Process
 from .strides import ELSEWHERE, Strides
 from .world import Step, World
 
-__all__ = ["Clockwork", "Pace"]
+__all__ = ["Clockwork", "Pace", "never"]
 
 LANES = ("report", "control", "upload", "result")
 """What arrives over a lane; each of them takes the oldest of one."""
@@ -95,7 +95,7 @@ class Clockwork:
         self._strided = pace.stride > 1
         self.away_until = 0.0
         self.doing: Action | None = None
-        self.linger: Callable[[str], float] = _never
+        self.linger: Callable[[str], float] = never
         self._dice = dice
         self._heard = heard
         self._heap: list[tuple[float, int, str, int, Callable[[], None] | None]] = []
@@ -349,6 +349,6 @@ def _of(seconds: tuple[float, ...], process: Process) -> float:
     return seconds[process.rank % len(seconds)]
 
 
-def _never(kind: str) -> float:
+def never(kind: str) -> float:
     """Nothing lingers."""
     return 1.0

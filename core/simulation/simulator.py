@@ -101,7 +101,8 @@ def simulate(case: Case, *, codec: PayloadCodec | None = None, policies: Policie
 
 
 class Run:
-    """A run in the making: `world`, and all that moves it. `actions` is what has happened so far."""
+    """A run in the making: `world`, and all that moves it. `actions` is what has happened so far; the arguments are
+    those of `simulate`."""
 
     def __init__(self, case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None,
                  watch: Callable[[Run], None] | None = None) -> None:  # fmt: skip
@@ -229,7 +230,7 @@ class Run:
 
 def _check_wait(wait: float, config: Config, ranks: int) -> None:
     """A run in which the next thing that helps is further away than a run has steps, since every heartbeat on the way
-    is one, cannot be seen to its end, and would be told from one that has none by nothing. Raises `ConfigError`."""
+    is one, cannot be seen to its end, and nothing would tell it from one that has none. Raises `ConfigError`."""
     every = min(config.beacon_s, config.heartbeat_s)
     if wait / every * (ranks + 1) > MOST_STEPS:
         raise ConfigError(f"a rank of this run may wait {wait:,.0f} s while the {ranks} of them say every {every:g} s "

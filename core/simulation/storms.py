@@ -9,7 +9,7 @@ from .. import effects as fx
 from .. import messages as m
 from .action import COORDINATOR, NOBODY, Action, act
 from .blocks import frame_bytes
-from .clockwork import Clockwork
+from .clockwork import Clockwork, never
 from .dice import Dice
 from .faults import FIRES, MOST_PER_SITE, Plan
 from .process import Process
@@ -107,7 +107,7 @@ class Storm:
         self.over = True
         self.world.lasts = None
         self._revive()
-        self.clockwork.linger = _one
+        self.clockwork.linger = never
         self.clockwork.away_until = 0.0
         for process in self.world.processes:
             for kind in ("resume", "recover", "heal"):
@@ -348,11 +348,6 @@ class Storm:
                 self._next_thing(lambda: self._do("crash", number))
             elif process.alive:
                 self._next_thing(lambda: self._do(what[1], number))
-
-
-def _one(kind: str) -> float:
-    """Nothing lingers any more."""
-    return 1.0
 
 
 STRIKES: dict[str, Callable[[Storm, str], None]] = {
