@@ -3,8 +3,9 @@
     head 20 | map length u16 | map | data | tag 16          the length in the head counts from the u16 to the data
 
 The writer sends what `seal` returns around the data, straight from the tensor's memory. The reader asks for each piece
-as it needs it: `open_head`, then `open_map`, which says where the data belongs, then the data itself, read straight
-into that place, then `verify`. The head's length is known to fit the map's before a byte of data is read (N-25, N-26).
+as it needs it: `open_head`, `map_bytes`, then `open_map`, which says where the data belongs, then the data itself, read
+straight into that place, then `verify`. The head's length is known to fit the map's before a byte of data is read
+(N-25, N-26).
 
 The data lies in its place before its tag is verified. Nobody may act on it until `verify` has returned (N-23): a round
 counts a block from then on, never earlier.
@@ -105,6 +106,17 @@ class BulkFramer:
         self._length = length
         self._due = _Due.MAP
         return length
+
+    def map_bytes(self, prefix: Buffer) -> int:
+        """Judge the 2 bytes behind a head; returns how many the map has, so that no more are read for it (N-25)."""
+        self._expect(_Due.MAP)
+        if len(prefix) != MAP_PREFIX:
+            raise LocalProtocolError(f"the length of a map has {MAP_PREFIX} bytes, not {len(prefix)}")
+        size = int.from_bytes(prefix, "little")
+        if size > min(MAX_MAP, self._length - MAP_PREFIX):
+            self._fault = RemoteProtocolError(f"a block's map claims {size} of {self._length} bytes", frame=BULK_KIND)
+            raise same_fault(self._fault)
+        return size
 
     def open_map(self, raw: Buffer) -> BulkBlock:
         """Judge a map, its length prefix taken off; returns the block's header, not verified yet."""

@@ -33,12 +33,11 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from ..core.errors import LocalProtocolError, RemoteProtocolError, TransportError
-from ..core.messages import BULK_KIND, BulkBlock
+from ..core.messages import BulkBlock
 from ..core.wire import (
     FRAME_HEAD,
     FRAME_TAG,
     MAP_PREFIX,
-    MAX_MAP,
     NONCE_BYTES,
     BulkFramer,
     Link,
@@ -290,11 +289,8 @@ class FramedChannel:
         the next block needs a copy."""
         head = self._bulk_head
         await fill(self._bulk, head[begun:])
-        length = self._framer.open_head(head[:FRAME_HEAD])
-        map_bytes = int.from_bytes(head[FRAME_HEAD:], "little")
-        if map_bytes > min(MAX_MAP, length - MAP_PREFIX):
-            raise RemoteProtocolError(f"a block's map claims {map_bytes} of {length} bytes", frame=BULK_KIND)
-        raw_map = memoryview(bytearray(map_bytes))
+        self._framer.open_head(head[:FRAME_HEAD])
+        raw_map = memoryview(bytearray(self._framer.map_bytes(head[FRAME_HEAD:])))
         await fill(self._bulk, raw_map)
         block = self._framer.open_map(raw_map)
         target = place(block)

@@ -15,16 +15,14 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from ..messages import BulkBlock, RoundKey, RoundKind
-from ..wire import Role
 from .averager import BLOCK_BYTES
 
 if TYPE_CHECKING:
+    from ..wire import Role
     from .process import Process
 
-__all__ = ["DOWN", "UP", "carried", "frame_bytes"]
+__all__ = ["carried", "frame_bytes"]
 
-UP, DOWN = ("up", "bulk_up", Role.RANK), ("down", "bulk_down", Role.COORDINATOR)
-"""Of each direction: the lane of control, the lane of bulk, and who writes them."""
 OF_STATE = frozenset({"state", "static"})
 
 

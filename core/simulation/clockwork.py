@@ -14,7 +14,6 @@ import functools
 import heapq
 import itertools
 import math
-import operator
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -31,7 +30,7 @@ from .process import Process
 from .strides import ELSEWHERE, Strides
 from .world import Step, World
 
-__all__ = ["Clockwork", "Pace"]
+__all__ = ["Clockwork", "Pace", "never"]
 
 LANES = ("report", "control", "upload", "result")
 """What arrives over a lane; each of them takes the oldest of one."""
@@ -83,9 +82,6 @@ class Coming:
     arrived: dict[str, float] = attrs.field(factory=dict)
 
 
-OF_LANE: dict[str, Callable[[Coming], deque[float]]] = {lane: operator.attrgetter(lane) for lane in LANES}
-
-
 class Clockwork:
     """See the module. `heard` is called with every step; `linger` multiplies a duration of a kind, as the sites of
     `faults.py` do. `away_until`: the coordinator does nothing before. `doing`: the action that is under way, or that an
@@ -99,7 +95,7 @@ class Clockwork:
         self._strided = pace.stride > 1
         self.away_until = 0.0
         self.doing: Action | None = None
-        self.linger: Callable[[str], float] = _never
+        self.linger: Callable[[str], float] = never
         self._dice = dice
         self._heard = heard
         self._heap: list[tuple[float, int, str, int, Callable[[], None] | None]] = []
@@ -170,7 +166,7 @@ class Clockwork:
                 self._catch_up(kind, who)
             if kind in self.world.possible(self.world.processes[who]):  # a fault may have taken it away
                 if kind in BULK:
-                    OF_LANE[kind](self._coming[who]).popleft()
+                    self._arrivals(kind, who).popleft()
                     self._coming[who].arrived[kind] = self.now
                 self._happen(act(kind, who, self._amount(kind, who)), sure=True)
         return True
@@ -236,7 +232,7 @@ class Clockwork:
     def _flow(self, lane: str, coming: Coming, parts: deque[Any]) -> None:
         """When bulk arrives: each part leaves behind the one before it. The blocks of a contribution come into the lane
         as its header arrives (`Averager.take`); they had left right behind it."""
-        known = OF_LANE[lane](coming)
+        known: deque[float] = getattr(coming, lane)
         while len(known) > len(parts):
             known.popleft()
         follows = not known and coming.arrived.get(lane) == self.now
@@ -254,7 +250,7 @@ class Clockwork:
         return len(known) if known[-1] <= self.now else sum(second <= self.now for second in known)
 
     def _arrivals(self, lane: str, who: int) -> deque[float]:
-        arrivals: deque[float] = OF_LANE[lane](self._coming[who])
+        arrivals: deque[float] = getattr(self._coming[who], lane)
         return arrivals
 
     def _catch_up(self, kind: str, who: int) -> None:
@@ -353,6 +349,6 @@ def _of(seconds: tuple[float, ...], process: Process) -> float:
     return seconds[process.rank % len(seconds)]
 
 
-def _never(kind: str) -> float:
+def never(kind: str) -> float:
     """Nothing lingers."""
     return 1.0

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import RemoteProtocolError
-from ..messages import BULK_KIND, BulkBlock
-from ..wire import FRAME_HEAD, FRAME_TAG, MAP_PREFIX, MAX_MAP, BulkFramer, Link, LinkKeys, PayloadCodec, Role
+from ..messages import BulkBlock
+from ..wire import FRAME_HEAD, FRAME_TAG, MAP_PREFIX, BulkFramer, Link, LinkKeys, PayloadCodec, Role
 from .violation import Violation
 
 __all__ = ["Frames", "turn_bit"]
@@ -21,11 +21,11 @@ KEYS = LinkKeys(up=bytes(range(32)), down=bytes(range(32, 64)))
 
 class Frames:
     """See the module. `hear` gives the messages that some bytes complete; what the peer may not send comes as text.
-    `inside` are the ends that have heard a part of a frame: for them the lane is not empty, though nothing is in it.
+    `waiting` are the ends that have heard a part of a frame: for them the lane is not empty, though nothing is in it.
     `harm` is, by who writes it, the byte of the next bulk frame in which a bit is turned."""
 
     def __init__(self, codec: PayloadCodec, reached: Callable[[str], None]) -> None:
-        self.inside: set[Role] = set()
+        self.waiting: set[Role] = set()
         self.harm: dict[Role, int] = {}
         self._reached = reached
         self._codec = codec
@@ -46,9 +46,9 @@ class Frames:
                 link.receive_data(data)
             message = link.next_message()
             if message is not None:
-                self.inside.discard(role)
+                self.waiting.discard(role)
             elif data:
-                self.inside.add(role)
+                self.waiting.add(role)
                 self._reached("half a frame waited")
             while message is not None:
                 yield message
@@ -82,12 +82,10 @@ class Frames:
     def _read(self, role: Role, frame: memoryview) -> BulkBlock:
         """As a channel does (`transports/framed.py`): piece by piece, each judged before the next."""
         reader, at = self._bulk[role], FRAME_HEAD + MAP_PREFIX
-        length = reader.open_head(frame[:FRAME_HEAD])
-        map_bytes = int.from_bytes(frame[FRAME_HEAD:at], "little")
-        if map_bytes > min(MAX_MAP, length - MAP_PREFIX):
-            raise RemoteProtocolError(f"a block's map claims {map_bytes} of {length} bytes", frame=BULK_KIND)
-        block = reader.open_map(frame[at : at + map_bytes])
-        reader.verify(frame[at + map_bytes : -FRAME_TAG], frame[-FRAME_TAG:])
+        reader.open_head(frame[:FRAME_HEAD])
+        data_at = at + reader.map_bytes(frame[FRAME_HEAD:at])
+        block = reader.open_map(frame[at:data_at])
+        reader.verify(frame[data_at:-FRAME_TAG], frame[-FRAME_TAG:])
         return block
 
 

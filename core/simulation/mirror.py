@@ -127,11 +127,11 @@ class Mirrored:
             for action in self.cohort.actions(states[0]):
                 outcomes[action, 0] = self._alone(self._after(states[0], action))
             return outcomes
+        at_first = self._differ(states) if states == self.initial()[0] else None
         for action in self._own_actions(states):
             run = self.image(action, self.back[turn])
             after = [self._after(state, self.image(action, way)) for way, state in enumerate(states)]
-            differ = self._differ(states) if states == self.initial()[0] else None
-            differ = differ or self._differ(after)
+            differ = at_first or self._differ(after)
             if differ is None:
                 outcomes[run, 0] = self._together(after, turn)
             elif self._others_are_there(states[0]):

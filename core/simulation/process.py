@@ -156,7 +156,7 @@ class Process:
     @property
     def awaits_rest(self) -> bool:
         """An end of its link waits for the rest of a frame; of a damaged one that may never come."""
-        return self.frames is not None and bool(self.frames.inside)
+        return self.frames is not None and bool(self.frames.waiting)
 
     def due(self) -> float | None:
         """The next deadline of its worker, in virtual seconds."""

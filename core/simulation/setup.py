@@ -14,7 +14,7 @@ from ..door import refusal
 from ..errors import ConfigError
 from ..schema import EntryClass, Schema, SchemaEntry, dataset_signature
 
-__all__ = ["MODEL", "MOST_RANKS", "STATEFUL", "Setup", "greeting", "sorted_knobs"]
+__all__ = ["MODEL", "STATEFUL", "Setup", "greeting", "sorted_knobs"]
 
 MODEL = Schema(entries=(SchemaEntry(name="w", cls=EntryClass.PARAM, shape=(1,), dtype="float64"),))
 STATEFUL = Schema(entries=(*MODEL.entries, SchemaEntry(name="n", cls=EntryClass.LOCAL, shape=(), dtype="int64")))

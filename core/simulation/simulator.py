@@ -39,7 +39,7 @@ from .marks import Marks
 from .schedule import Schedule, Timed
 from .setup import Setup, sorted_knobs
 from .storms import Storm
-from .violation import Violation
+from .violation import Violation, require
 from .world import Step, World
 
 __all__ = ["Case", "Outcome", "Run", "simulate"]
@@ -101,12 +101,13 @@ def simulate(case: Case, *, codec: PayloadCodec | None = None, policies: Policie
 
 
 class Run:
-    """A run in the making: `world`, and all that moves it. `actions` is what has happened so far."""
+    """A run in the making: `world`, and all that moves it. `actions` is what has happened so far; the arguments are
+    those of `simulate`."""
 
     def __init__(self, case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None,
                  watch: Callable[[Run], None] | None = None) -> None:  # fmt: skip
         self.case = case
-        self.told = watch
+        self._watch = watch
         wild = profile(case.faults)
         dice = Dice(case.seed)
         given = dict(case.knobs)
@@ -120,15 +121,14 @@ class Run:
         self.clockwork = Clockwork(self.world, pace, dice.fork(TIMING), self._heard)
         plan = draw_plan(wild, dice.fork(FAULTS), wire=self.setup.wire)
         storm = dice.fork(STORM)
-        self.storm = Storm(self.clockwork, plan, storm, STEP_S, self.setup.config().staleness_s)
+        config = self.setup.config()
+        self.storm = Storm(self.clockwork, plan, storm, STEP_S, config.staleness_s)
         self.work = _batches(self.setup)
         slowest = max(pace.step_s)
         mean = sum(pace.step_s) / len(pace.step_s)
         self.quiet_at = self.work / case.ranks * mean * storm.between(0.4, 1.2)
-        config = self.setup.config()
-        wait = config.window_ceiling + config.scaled(
-            config.link_grace_s + config.reconnect_window_s + config.rejoin_window_s
-        )
+        windows = config.link_grace_s + config.reconnect_window_s + config.rejoin_window_s
+        wait = config.window_ceiling + config.scaled(windows)
         _check_wait(wait, config, case.ranks)
         self.bound_s = 8 * wait + 4 * self.work * slowest
 
@@ -136,8 +136,8 @@ class Run:
         self.actions.append((step.at, step.action))
         self.marks.watch(self.world, step)
         self.storm.heard(step)
-        if self.told is not None:
-            self.told(self)
+        if self._watch is not None:
+            self._watch(self)
 
     # --- both halves -------------------------------------------------------------------------------------------------
 
@@ -181,20 +181,21 @@ class Run:
         while not self._ended and self.clockwork.now < self.quiet_at and self.clockwork.steps < MOST_STEPS:
             if not self.clockwork.advance():
                 break
-        self._need(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS:,} steps")
+        require(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS:,} steps")
 
     def _liveness(self) -> None:
-        """All faults stop. What was decided before stays decided: a run that was being saved is saved, and one whose
-        ranks have all given up on a coordinator that was away has nobody to go on with (W-21). An id of a session that
-        was withheld stays lost: if nobody is left to make one, the run is saved for that (M-32). Any other run averages
-        anew and finishes its epochs."""
+        """All faults stop. What was decided before stays decided: a run that was being saved or stopped ends so, one
+        that has trained all needs no average, and one whose ranks have all given up on a coordinator that was away has
+        nobody to go on with (W-21). An id of a session that was withheld stays lost: if nobody is left to make one, the
+        run is saved for that (M-32). Nor is what else was lost by then made good (`LEGAL`). Any other run averages anew
+        and finishes its epochs."""
         if self._ended:
             return
         co = self.world.co
         ending = co.save_issued or co.stopping or not any(process.alive for process in self.world.processes)
-        over = co.run.phase > RunPhase.TRAINING
+        trained = co.run.phase > RunPhase.TRAINING
         self.storm.heal()
-        co = self.world.co
+        co = self.world.co  # another one, if it was away
         until, averages = self.clockwork.now + self.bound_s, co.cycle.sync_rounds
         while not self.world.over and self.clockwork.now < until and self.clockwork.steps < MOST_STEPS:
             if not self.clockwork.advance():
@@ -202,15 +203,15 @@ class Run:
         finish = self.world.finish
         if finish is None:
             reasons = "; ".join(str(reason) for reason in co.explain())
-            spent = "" if self.clockwork.steps < MOST_STEPS else f"{MOST_STEPS:,} steps after it began"
-            when = spent or f"{self.bound_s:g} s after the last fault"
+            in_time = self.clockwork.steps < MOST_STEPS
+            when = f"{self.bound_s:g} s after the last fault" if in_time else f"{MOST_STEPS:,} steps after it began"
             raise Violation("I38", f"{when} the run goes on: {reasons}")
         lost = (f"no rank made the id of session {number};" for number in self.storm.withheld)
         legal = ending or any(reason in finish.text for reason in (*LEGAL, *lost))
         if finish.status not in ("ok", "stopped") and not legal:
             raise Violation("I30", f"without any fault the run ended {finish.status}: {finish.text}")
-        served = self.world.co.cycle.sync_rounds > averages or ending or over
-        self._need(served or finish.status != "ok", "I38", "after the last fault no cycle was realized")
+        served = ending or trained or co.cycle.sync_rounds > averages
+        require(served or finish.status != "ok", "I38", "after the last fault no cycle was realized")
 
     def _afterwards(self) -> None:
         """The run is over; so must every rank be."""
@@ -224,17 +225,12 @@ class Run:
             if not self.clockwork.advance():
                 break
         left = [process.number for process in self.world.processes if process.alive]
-        self._need(not left, "I38", f"the run is over, processes {left} are not")
-
-    @staticmethod
-    def _need(holds: bool, name: str, text: str) -> None:
-        if not holds:
-            raise Violation(name, text)
+        require(not left, "I38", f"the run is over, processes {left} are not")
 
 
 def _check_wait(wait: float, config: Config, ranks: int) -> None:
     """A run in which the next thing that helps is further away than a run has steps, since every heartbeat on the way
-    is one, cannot be seen to its end, and would be told from one that has none by nothing. Raises `ConfigError`."""
+    is one, cannot be seen to its end, and nothing would tell it from one that has none. Raises `ConfigError`."""
     every = min(config.beacon_s, config.heartbeat_s)
     if wait / every * (ranks + 1) > MOST_STEPS:
         raise ConfigError(f"a rank of this run may wait {wait:,.0f} s while the {ranks} of them say every {every:g} s "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ..values import value
+from ..values import maker, value
 from .action import Action
 
-__all__ = ["Run", "Step", "Turn"]
+__all__ = ["Run", "Step", "Turn", "new_step", "new_turn"]
 
 
 @value
@@ -66,3 +67,8 @@ class Step:
     def effects(self) -> tuple[tuple[int, Any], ...]:
         """Every effect, with the machine that gave it."""
         return tuple((turn.who, effect) for turn in self.turns for effect in turn.effects)
+
+
+new_step: Callable[..., Step] = maker(Step)
+new_turn: Callable[..., Turn] = maker(Turn)
+"""What the constructors make, for what every action leads to."""

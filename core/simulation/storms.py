@@ -9,7 +9,7 @@ from .. import effects as fx
 from .. import messages as m
 from .action import COORDINATOR, NOBODY, Action, act
 from .blocks import frame_bytes
-from .clockwork import Clockwork
+from .clockwork import Clockwork, never
 from .dice import Dice
 from .faults import FIRES, MOST_PER_SITE, Plan
 from .process import Process
@@ -107,7 +107,7 @@ class Storm:
         self.over = True
         self.world.lasts = None
         self._revive()
-        self.clockwork.linger = _one
+        self.clockwork.linger = never
         self.clockwork.away_until = 0.0
         for process in self.world.processes:
             for kind in ("resume", "recover", "heal"):
@@ -334,7 +334,7 @@ class Storm:
             self._after(process.number, what)
 
     def _note_withheld(self, step: Step) -> None:
-        """An id that a process makes is made later."""
+        """What a process was asked for and has not among those it is to make (`uids`), it withholds."""
         for turn in step.turns:
             asked = [effect.session_id for effect in turn.effects if effect.__class__ is fx.MakeSessionId]
             self.withheld.update(number for number in asked if number not in self.world.processes[turn.who].uids)
@@ -348,11 +348,6 @@ class Storm:
                 self._next_thing(lambda: self._do("crash", number))
             elif process.alive:
                 self._next_thing(lambda: self._do(what[1], number))
-
-
-def _one(kind: str) -> float:
-    """Nothing lingers any more."""
-    return 1.0
 
 
 STRIKES: dict[str, Callable[[Storm, str], None]] = {

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from .. import events as ev
 from .. import messages as m
 from ..wire import Role
-from . import blocks
 from .action import COORDINATOR, NOBODY, Action, act
 from .comeback import die, revive
 from .frames import turn_bit
@@ -217,7 +216,7 @@ def _crack(world: World, action: Action) -> None:
 
 
 def _turns(control: str, bulk: str, role: Role) -> Strike:
-    """One bit of the oldest frame of a direction; of bulk where nothing else is on the way."""
+    """One bit of the oldest frame on a lane of control, which `role` writes; of its bulk where nothing is on that."""
 
     def strike(world: World, action: Action) -> None:
         process = world.processes[action.who]
@@ -300,7 +299,8 @@ FAULTS: dict[str, Strike] = {
     "poison": _mark("poisoned"), "forge": _mark("forges"), "fail": _mark("failing"), "withhold": _withhold,
     "break": _break, "join": _join, "leave": _leave,
     "split": _split, "crack": _crack,
-    "corrupt": _turns(*blocks.UP), "taint": _turns(*blocks.DOWN), "sever": _sever,
+    "corrupt": _turns("up", "bulk_up", Role.RANK),
+    "taint": _turns("down", "bulk_down", Role.COORDINATOR), "sever": _sever,
     "abort": _abort, "full": _full, "jump": _jump,
     "die": _die, "revive": revive,
     "checkpoint": _wish(m.IntentKind.CHECKPOINT_NOW, ev.Operator.CHECKPOINT),

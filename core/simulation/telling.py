@@ -14,13 +14,12 @@ from .. import effects as fx
 from .. import events as ev
 from .. import messages as m
 from ..phases import WorkerPhase
-from ..values import maker
 from ..wire import Role
 from . import together
 from .invariants import parked
 from .links import hang_up
 from .process import End
-from .step import Turn
+from .step import new_turn
 from .violation import Violation, raised
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["end", "follow", "into", "post", "settle", "tell"]
 
 JOINING = WorkerPhase.JOINING
-new_turn = maker(Turn)
 
 
 def tell(world: World, process: Process, event: Any) -> None:

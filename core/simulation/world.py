@@ -35,7 +35,6 @@ from ..coordinator import Coordinator
 from ..errors import LocalProtocolError
 from ..ledger import Resume
 from ..policies import Policies
-from ..values import maker
 from ..wire import PayloadCodec, Role
 from ..worker import Worker, WorkerSettings
 from . import together
@@ -50,7 +49,7 @@ from .moves import OF_AVERAGER, at_process, tick, tick_all
 from .process import Process, value_of
 from .recall import Recalled
 from .setup import Setup, greeting
-from .step import Run, Step, Turn
+from .step import Run, Step, Turn, new_step, new_turn
 from .strikes import FAULTS, possible_faults
 from .telling import end, settle, tell
 from .violation import raised
@@ -68,10 +67,6 @@ RESTART = ev.OperatorRequest(ev.Operator.START)
 """Stands for what began it, among the turns of a step that brings a coordinator back."""
 LATE = frozenset({"step", "resume", "recover", "heal"})
 """What the dullest run does when there is nothing to deliver."""
-
-
-new_step: Callable[..., Step] = maker(Step)
-new_turn: Callable[..., Turn] = maker(Turn)
 
 
 def _unheard(mark: str) -> None:

@@ -162,6 +162,19 @@ def test_heads_are_checked_before_anything_is_allocated() -> None:
     assert peak < 1 << 20
 
 
+@pytest.mark.parametrize(("length", "fits"), [(MAP_PREFIX + 50, 50), (MAP_PREFIX + MAX_BLOCK, MAX_MAP)])
+def test_the_length_of_a_map_is_checked_before_the_map_is_read(length: int, fits: int) -> None:
+    """N-25, N-26: a map is no longer than its frame, nor than a map may be."""
+    receiver = framer(Role.COORDINATOR)
+    receiver.open_head(forged(b"", length=length)[:FRAME_HEAD])
+
+    assert receiver.map_bytes(struct.pack("<H", fits)) == fits
+    with pytest.raises(RemoteProtocolError, match=f"claims {fits + 1} of {length} bytes"):
+        receiver.map_bytes(struct.pack("<H", fits + 1))
+    with pytest.raises(RemoteProtocolError, match=f"claims {fits + 1} of {length} bytes"):
+        receiver.open_map(CODEC.encode(BLOCK))
+
+
 def changed_map(**fields: Any) -> bytes:
     return msgspec.msgpack.encode({**msgspec.msgpack.decode(CODEC.encode(BLOCK)), **fields})
 
@@ -222,6 +235,8 @@ def test_misuse_is_the_callers_fault() -> None:
     receiver.open_head(frame[:FRAME_HEAD])
     with pytest.raises(LocalProtocolError, match="map"):
         receiver.open_head(frame[:FRAME_HEAD])
+    with pytest.raises(LocalProtocolError, match="2 bytes, not 1"):
+        receiver.map_bytes(b"1")
     receiver.open_map(frame[FRAME_HEAD + MAP_PREFIX : -24])
     with pytest.raises(LocalProtocolError, match="8 bytes"):
         receiver.verify(DATA[:-1], frame[-16:])

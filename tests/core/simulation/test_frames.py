@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from paceline.core.messages import BulkBlock, RoundKey, RoundKind
 from paceline.core.simulation import Setup, World
 from paceline.core.simulation.action import Action
 from paceline.core.simulation.blocks import frame_bytes
 from paceline.core.simulation.frames import Frames
 from paceline.core.simulation.simulator import Case, Run
-from paceline.core.simulation.storms import CUTS, FRAMES_OF, Storm
+from paceline.core.simulation.storms import CUTS, FRAMES_OF
 from paceline.core.wire import Role
 from paceline.transports.codec import MsgpackCodec
 
@@ -73,7 +75,7 @@ def test_a_rank_that_dies_inside_a_block_leaves_none() -> None:
     assert world.finished
 
 
-def test_storms_strike_every_part_of_a_frame() -> None:
+def test_storms_strike_every_part_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     """N-23, N-25: head, middle and end of control frames and of blocks, each kind of fault."""
     struck: dict[str, list[float]] = {kind: [] for kind in FRAMES_OF}
     lanes: set[str] = set()
@@ -86,14 +88,14 @@ def test_storms_strike_every_part_of_a_frame() -> None:
         lanes.add(lane)
         struck[kind].append(amount / frame_bytes(process, lane))
 
-    run.storm.world = world
-    run.storm._do = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(run.storm, "world", world)
+    monkeypatch.setattr(run.storm, "_do", noted)
     for _ in range(60):
-        Storm._on_wire(run.storm, "corrupt")
-        Storm._on_wire(run.storm, "sever")
+        run.storm._on_wire("corrupt")
+        run.storm._on_wire("sever")
         world.do(world.enabled()[0])
         for kind in ("split", "crack", "taint"):
-            Storm._on_wire(run.storm, kind)
+            run.storm._on_wire(kind)
 
     assert "bulk_up" in lanes and "up" in lanes
     for kind, places in struck.items():

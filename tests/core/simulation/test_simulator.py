@@ -61,11 +61,11 @@ def test_a_seed_means_the_same_in_every_process() -> None:
     assert fingerprint("0") == fingerprint("1")
 
 
-def test_the_schedule_of_a_run_is_the_run() -> None:
+def test_the_schedule_of_a_run_is_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(Case(seed=5, ranks=3), codec=CODEC)
     told: list[str] = []
     heard = run.marks.watch
-    run.marks.watch = lambda world, step: (told.extend(lines(step)), heard(world, step))[1]  # type: ignore[method-assign]
+    monkeypatch.setattr(run.marks, "watch", lambda world, step: (told.extend(lines(step)), heard(world, step)))
     run.outcome()
     schedule = run.schedule()
     again = World(schedule.setup, codec=CODEC)
@@ -92,7 +92,7 @@ def test_an_id_that_was_withheld_before_all_faults_stopped_is_not_made_afterward
             run._liveness()
 
 
-def test_a_run_averages_anew_after_the_last_fault() -> None:
+def test_a_run_averages_anew_after_the_last_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """I38: that it ends well is not enough."""
     run = Run(Case(seed=0, ranks=2, faults="calm", policy="cadence", knobs={"averager": "star"}), codec=CODEC)
     while run.world.co.cycle.finished < 1:
@@ -102,7 +102,7 @@ def test_a_run_averages_anew_after_the_last_fault() -> None:
         while not run.world.over:
             run.clockwork.advance()
 
-    run.storm.heal = ends  # type: ignore[method-assign]
+    monkeypatch.setattr(run.storm, "heal", ends)
     with pytest.raises(Violation, match=r"^I38: after the last fault no cycle was realized"):
         run._liveness()
 
