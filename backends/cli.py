@@ -50,6 +50,8 @@ def main() -> None:
     """Entry point of the command: run it, and turn whatever is raised into one line and an exit code."""
     try:
         code = cli.main(prog_name="paceline", standalone_mode=False) or 0
+    except SystemExit:  # so click ends when a shell has asked which words may follow
+        raise
     except BaseException as error:
         code = end(error)
     leave(code)
@@ -109,7 +111,7 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
         values["initial_state"] = str(resume)
     if journal is not None:
         values["journal"] = str(journal)
-    values.update(parse_knobs(knobs, (*values, "epochs", "resume", "journal")))
+    values.update(parse_knobs(knobs, (*values, "ranks", "epochs", "resume", "journal")))
     if _debugging():
         values.setdefault("stall_dump_s", DEBUG_DUMP_S)
     config = Config.from_knobs(values)
@@ -188,8 +190,7 @@ def cli(debug: bool) -> None:
 
     `paceline demo` shows it in a minute. `paceline run --ranks 2 train.py` does it with your own script.
     """
-    if debug:
-        os.environ["PACELINE_DEBUG"] = "1"
+    _debug(debug)
 
 
 @cli.command()
