@@ -26,7 +26,7 @@ from .command_conform_plugins import averager, policy
 from .command_mutants import mutants
 from .command_replay import replay
 from .command_simulate import simulate
-from .endings import Commands, end, leave
+from .endings import Commands, debugging, end, leave
 from .extras import needing
 from .knobs import load_policies, parse_knobs, was_given
 from .places import file_for, folder_for
@@ -112,7 +112,7 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
     if journal is not None:
         values["journal"] = str(journal)
     values.update(parse_knobs(knobs, (*values, "ranks", "epochs", "resume", "journal")))
-    if _debugging():
+    if debugging():
         values.setdefault("stall_dump_s", DEBUG_DUMP_S)
     config = Config.from_knobs(values)
     load_policies(config)
@@ -219,7 +219,7 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
         if value is not None and value > MOST_REPEATS:
             raise ConfigError(f"{name} {value} is not allowed: give {MOST_REPEATS:,} or less")
     return Demo(
-        out=out, seeds=seeds, epochs=epochs, slow=parse_slow(slow, 2), kills=parse_kill(kill, 2), debug=_debugging()
+        out=out, seeds=seeds, epochs=epochs, slow=parse_slow(slow, 2), kills=parse_kill(kill, 2), debug=debugging()
     ).run()
 
 
@@ -253,7 +253,7 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
     with Display() as display:
         job = LocalRun(
             ranks=ranks, script=[script, *arguments], coordinator=_as_arguments(options), run_dir=run_dir,
-            watcher=display, slow=throttles, kills=kills, traces=True, record=record, debug=_debugging(),
+            watcher=display, slow=throttles, kills=kills, traces=True, record=record, debug=debugging(),
         )  # fmt: skip
         outcome = job.run()
     if outcome.exit_code:
@@ -396,10 +396,6 @@ conform.add_command(policy)
 def _debug(wanted: bool) -> None:
     if wanted:
         os.environ["PACELINE_DEBUG"] = "1"
-
-
-def _debugging() -> bool:
-    return os.environ.get("PACELINE_DEBUG") == "1"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import click
 from ..core.conformance.blame import leaves
 from ..core.errors import CheckpointError, ConfigError, PacelineError
 
-__all__ = ["CLOSED_PIPE", "INTERRUPTED", "Commands", "complain", "end", "leave"]
+__all__ = ["CLOSED_PIPE", "INTERRUPTED", "Commands", "complain", "debugging", "end", "leave"]
 
 UNKNOWN_ERROR = 1
 INTERRUPTED = 130
@@ -94,6 +94,11 @@ def _in_our_words(cause: click.ClickException) -> str:
     return f"{text[:1].lower()}{text[1:]}"
 
 
+def debugging() -> bool:
+    """Whether tracebacks are wanted: `--debug`, or PACELINE_DEBUG=1."""
+    return os.environ.get("PACELINE_DEBUG") == "1"
+
+
 def leave(code: int) -> NoReturn:
     """End the process with this code, or with that of an output which turns out not to take the rest."""
     failure = _flushed()
@@ -105,7 +110,7 @@ def leave(code: int) -> NoReturn:
 def complain(text: str, code: int) -> int:
     """One line on standard error, if that can be written; gives the code."""
     try:
-        if os.environ.get("PACELINE_DEBUG") == "1":
+        if debugging():
             traceback.print_exc()
         print(f"paceline: {' '.join(text.split())}", file=sys.stderr, flush=True)
     except OSError:

@@ -32,11 +32,10 @@ import trio
 
 from ..core.errors import ConfigError, StallError, TransportError
 from . import reaper
+from .endings import INTERRUPTED
 
-__all__ = ["EXIT_CODES", "INTERRUPTED", "Kill", "LocalRun", "Outcome", "Watcher"]
+__all__ = ["EXIT_CODES", "Kill", "LocalRun", "Outcome", "Watcher"]
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, pressed once or twice."""
 EXIT_CODES = {"ok": 0, "stopped": INTERRUPTED, "saved": 6, "failed": 6}
 """Exit code of a run by the status it finished with (docs/reference/exit-codes.md)."""
 CONSEQUENCES = (StallError.exit_code, TransportError.exit_code)
