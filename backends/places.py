@@ -1,4 +1,5 @@
-"""Files that a user names: whether they can be written is found out before the work begins, not after it."""
+"""Files that a user names. Whether they can be written is found out before the work begins, not after it; what cannot
+be read or written is told in one way."""
 
 from __future__ import annotations
 
