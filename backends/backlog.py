@@ -72,14 +72,13 @@ class DetachedWriter:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._backlog: Backlog[_Job] = Backlog()
-        self._writing = False
 
     def order(self, stem: str, write: Callable[[], None], told: Callable[[str | None], None]) -> None:
         """Have a file written and return. `told` hears in the writer's thread that it is there (None) or the error in
         words; in the caller's that it is left out. Of one that a newer file of its name replaces it hears nothing."""
         with self._changed:
+            starts = not self._backlog  # else the thread that is there finds this one too
             _, gone = self._backlog.put(stem, _Job(stem, write, told))
-            starts, self._writing = not self._writing, True
         if starts:
             threading.Thread(target=self._run, name="paceline-writer", daemon=True).start()
         for job in gone:
@@ -88,7 +87,7 @@ class DetachedWriter:
     def settle(self) -> None:
         """Wait until every file that was ordered is written, or told why not."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._writing)
+            self._changed.wait_for(lambda: not self._backlog)
 
     def _run(self) -> None:
         try:
@@ -98,11 +97,11 @@ class DetachedWriter:
                 job.told(_error_of(job.write))
                 with self._changed:
                     self._backlog.done()
-                    self._writing = going = bool(self._backlog)
+                    going = bool(self._backlog)
                     self._changed.notify_all()
         except BaseException:
             with self._changed:  # who settles must not wait for a thread that is gone
-                self._backlog, self._writing = Backlog(), False
+                self._backlog = Backlog()
                 self._changed.notify_all()
             raise
 

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 
 from ..core.errors import CheckpointError
 from ..core.schema import Schema
-from .flat import view_of
 from .layout import FlatLayout, allocate
+from .schema import view_of
 from .tensor_file import FORMAT_NAMES, TensorItem, write_tensors
 
 __all__ = [
@@ -50,7 +50,7 @@ def save_model(path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor]
         if not isinstance(tensor, torch.Tensor):
             raise CheckpointError(f"{target}: {name} is a {type(tensor).__name__}, which only pickle could write (K-7)")
         key = view_of(tensor)
-        if tensor.numel() and key in first:
+        if key in first:
             aliases[name] = first[key]
             continue
         first[key] = name

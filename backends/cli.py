@@ -26,7 +26,7 @@ from .command_conform_plugins import averager, policy
 from .command_mutants import mutants
 from .command_replay import replay
 from .command_simulate import simulate
-from .endings import Commands, end, leave
+from .endings import Commands, debugging, end, leave
 from .extras import needing
 from .knobs import load_policies, parse_knobs, was_given
 from .places import file_for, folder_for
@@ -50,6 +50,8 @@ def main() -> None:
     """Entry point of the command: run it, and turn whatever is raised into one line and an exit code."""
     try:
         code = cli.main(prog_name="paceline", standalone_mode=False) or 0
+    except SystemExit:  # so click ends when a shell has asked which words may follow
+        raise
     except BaseException as error:
         code = end(error)
     leave(code)
@@ -109,8 +111,8 @@ def _config(ranks: int, *, policy: str, averager: str, max_batch_diff: int | Non
         values["initial_state"] = str(resume)
     if journal is not None:
         values["journal"] = str(journal)
-    values.update(parse_knobs(knobs, (*values, "epochs", "resume", "journal")))
-    if _debugging():
+    values.update(parse_knobs(knobs, (*values, "ranks", "epochs", "resume", "journal")))
+    if debugging():
         values.setdefault("stall_dump_s", DEBUG_DUMP_S)
     config = Config.from_knobs(values)
     load_policies(config)
@@ -188,8 +190,7 @@ def cli(debug: bool) -> None:
 
     `paceline demo` shows it in a minute. `paceline run --ranks 2 train.py` does it with your own script.
     """
-    if debug:
-        os.environ["PACELINE_DEBUG"] = "1"
+    _debug(debug)
 
 
 @cli.command()
@@ -218,7 +219,7 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
         if value is not None and value > MOST_REPEATS:
             raise ConfigError(f"{name} {value} is not allowed: give {MOST_REPEATS:,} or less")
     return Demo(
-        out=out, seeds=seeds, epochs=epochs, slow=parse_slow(slow, 2), kills=parse_kill(kill, 2), debug=_debugging()
+        out=out, seeds=seeds, epochs=epochs, slow=parse_slow(slow, 2), kills=parse_kill(kill, 2), debug=debugging()
     ).run()
 
 
@@ -252,7 +253,7 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
     with Display() as display:
         job = LocalRun(
             ranks=ranks, script=[script, *arguments], coordinator=_as_arguments(options), run_dir=run_dir,
-            watcher=display, slow=throttles, kills=kills, traces=True, record=record, debug=_debugging(),
+            watcher=display, slow=throttles, kills=kills, traces=True, record=record, debug=debugging(),
         )  # fmt: skip
         outcome = job.run()
     if outcome.exit_code:
@@ -395,10 +396,6 @@ conform.add_command(policy)
 def _debug(wanted: bool) -> None:
     if wanted:
         os.environ["PACELINE_DEBUG"] = "1"
-
-
-def _debugging() -> bool:
-    return os.environ.get("PACELINE_DEBUG") == "1"
 
 
 if __name__ == "__main__":

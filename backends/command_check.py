@@ -22,7 +22,7 @@ import click
 from ..core.config import POLICIES
 from ..core.errors import ConfigError
 from .knobs import find_here, parse_knobs
-from .places import folder_for
+from .places import folder_for, write_text
 from .pool import spawned
 
 if TYPE_CHECKING:
@@ -184,12 +184,8 @@ def _write(report: CheckReport, out: Path) -> None:
     if found is None:
         return
     text = {"schedule": str(found.schedule), "diagram": found.diagram(), "test": found.test()}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, part in FILES.items():
-            (out / name).write_text(text[part], encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror}; give another --out") from error
+    for name, part in FILES.items():
+        write_text(out / name, text[part])
     click.echo(f"written: {', '.join(str(out / name) for name in FILES)}; see `paceline replay`", err=True)
 
 

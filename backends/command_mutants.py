@@ -98,7 +98,7 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
     operators = {name: made[name].operator if name in made else HAND_OPERATOR for name in chosen}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = Report(found, places, operators, equivalents, time.monotonic() - began, used.ru_utime + used.ru_stime,
-                    len(workers), frozenset(places))  # fmt: skip
+                    len(workers))  # fmt: skip
     screen = Screen()
     report.show(screen if screen.is_terminal else Screen(width=PLAIN_WIDTH))
     if out is not None:

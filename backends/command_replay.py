@@ -16,7 +16,7 @@ import click
 
 from ..core.errors import CheckpointError
 from .knobs import find_here
-from .places import refuse_order_mark, text_of
+from .places import reading, refuse_order_mark, text_of
 from .words import counted
 
 if TYPE_CHECKING:
@@ -72,19 +72,16 @@ def replay(until: int | None, diagram: bool, explains: bool, file: Path) -> int:
 def _contents(file: Path) -> bytes:
     """What is in a file that can be replayed. It is read once, and from its beginning on: what is not there again for a
     second look, as in a pipe, can be replayed as well, and what is nothing of ours may go on without an end."""
-    try:
-        with open(file, "rb") as opened:
-            first = opened.read(FIRST)
-            if not first:
-                raise CheckpointError(f"{file} cannot be replayed: it is empty")
-            if not first.startswith((MAGIC, b"{")):
-                refuse_order_mark(file, first)
-                begins = first[:40].decode(errors="replace").partition("\n")[0].rstrip()
-                raise CheckpointError(f"{file} cannot be replayed: it begins with {begins!r}, and is neither a "
-                                      "schedule, nor a journal, nor the record of a run")  # fmt: skip
-            return first + opened.read()
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    with reading(file), open(file, "rb") as opened:
+        first = opened.read(FIRST)
+        if not first:
+            raise CheckpointError(f"{file} cannot be replayed: it is empty")
+        if not first.startswith((MAGIC, b"{")):
+            refuse_order_mark(file, first)
+            begins = first[:40].decode(errors="replace").partition("\n")[0].rstrip()
+            raise CheckpointError(f"{file} cannot be replayed: it begins with {begins!r}, and is neither a "
+                                  "schedule, nor a journal, nor the record of a run")  # fmt: skip
+        return first + opened.read()
 
 
 # --- schedules -------------------------------------------------------------------------------------------------------

@@ -78,12 +78,13 @@ def simulate(ranks: int, seeds: int | None, seed: int | None, faults: str, polic
     given = parse_knobs(knobs)
     find_here()
     folder_for("--out", out)
-    numbers = range(SEEDS if seeds is None else seeds) if seed is None else (seed,)
+    numbers = range(seeds or SEEDS) if seed is None else (seed,)
     cases = [Case(seed=number, ranks=ranks, faults=faults, policy=policy, knobs=given) for number in numbers]
     _check(cases[0])
     campaign = Campaign(faults, ranks)
     with _progress(len(cases), hidden=as_json) as advance:
-        outcomes = _outcomes(cases, min(processes, len(cases))) if seed is None else [_run(cases[0], _Teller(as_json))]
+        alone = None if as_json else _Teller()
+        outcomes = _outcomes(cases, min(processes, len(cases))) if seed is None else [_run(cases[0], alone)]
         for outcome in outcomes:
             campaign.add(outcome)
             advance(len(campaign.failures))
@@ -169,12 +170,11 @@ class _progress:
 class _Teller:
     """Says on standard error how far a single run is, now and then: one of many ranks may take minutes."""
 
-    def __init__(self, hidden: bool) -> None:
-        self._hidden = hidden
+    def __init__(self) -> None:
         self._next = time.monotonic() + SINGLE_S
 
     def __call__(self, run: Run) -> None:
-        if not self._hidden and time.monotonic() >= self._next:
+        if time.monotonic() >= self._next:
             self._next = time.monotonic() + SINGLE_S
             cycles = counted(run.world.co.cycle.sync_rounds, "cycle")
             click.echo(f"simulating seed {run.case.seed}: {counted(run.clockwork.steps, 'event')}, "

@@ -248,27 +248,23 @@ async def _enter(
     broken = 0
     while True:
         channel = await dial()
-        answer: Welcome | Reject | TransportError
+        pause = pause_s(hello.host.encode(), hello.wanted_rank or 0, broken) * scale
         failure: PacelineError
         try:
             answer = await _ask(channel, hello, scale)
-        except TransportError as error:
-            answer = error
-        except BaseException:
-            await channel.aclose()
-            raise
-        if isinstance(answer, Welcome):
-            return channel, answer
-        await channel.aclose()
-        pause = pause_s(hello.host.encode(), hello.wanted_rank or 0, broken) * scale
-        if isinstance(answer, TransportError):
-            soon, failure = True, answer
-            broken += 1
-        else:
+            if isinstance(answer, Welcome):
+                return channel, answer
             soon = answer.code == RejectCode.BUSY or (broken > 0 and answer.code in OF_A_GHOST)
             pause = answer.after_s or pause
             text = f"the coordinator refused this rank: {answer.text}"
             failure = RefusedError(text, code=answer.code, retry=answer.retry)
+        except TransportError as error:
+            soon, failure = True, error
+            broken += 1
+        except BaseException:
+            await channel.aclose()
+            raise
+        await channel.aclose()
         if not soon or trio.current_time() + pause > until:
             raise failure
         await trio.sleep(pause)

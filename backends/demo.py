@@ -24,7 +24,8 @@ from .checkpoint import load_model
 from .console import Display, comparison
 from .demo_data import SPLIT_SEED, TEST_SAMPLES, load_split
 from .demo_train import BATCH_SIZE, build_model, evaluate, write_samples
-from .launch import INTERRUPTED, Kill, LocalRun
+from .endings import INTERRUPTED
+from .launch import Kill, LocalRun
 from .report import Accounting, Figures, Recording, account, figures, mean_figures, read_timeline
 from .screen import Screen
 

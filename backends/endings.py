@@ -14,6 +14,8 @@ import os
 import select
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -21,7 +23,7 @@ import click
 from ..core.conformance.blame import leaves
 from ..core.errors import CheckpointError, ConfigError, PacelineError
 
-__all__ = ["CLOSED_PIPE", "INTERRUPTED", "Commands", "complain", "end", "leave"]
+__all__ = ["CLOSED_PIPE", "INTERRUPTED", "Commands", "complain", "debugging", "end", "leave"]
 
 UNKNOWN_ERROR = 1
 INTERRUPTED = 130
@@ -48,30 +50,26 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
-class _own_ends:
+@contextmanager
+def _own_ends() -> Iterator[None]:
     """click has ends of its own for some exceptions: 1 for a closed pipe, an interrupt for the end of any file. In a
     group, as trio raises them, it does not see them."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
-        if isinstance(error, (KeyboardInterrupt, BrokenPipeError, EOFError)):
-            raise BaseExceptionGroup("the command ended early", [error])
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError, EOFError) as error:
+        raise BaseExceptionGroup("the command ended early", [error]) from error
 
 
 def end(error: BaseException) -> int:
     """Say in one line what was raised, if there is anything to say, and give the exit code."""
     found = list(leaves(error))
-    if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
+    if any(isinstance(leaf, (KeyboardInterrupt, click.Abort)) for leaf in found):  # Abort: between two of its calls
         return complain("interrupted", INTERRUPTED)
     if any(isinstance(leaf, BrokenPipeError) for leaf in found) and any(map(_unread, _outputs())):
         return CLOSED_PIPE
     cause = next((leaf for leaf in found if isinstance(leaf, PacelineError)), found[0])
     if isinstance(cause, PacelineError):
         return complain(str(cause), cause.exit_code)
-    if isinstance(cause, click.exceptions.Exit):
-        return cause.exit_code
     if isinstance(cause, click.exceptions.NoArgsIsHelpError):
         click.echo(cause.format_message(), err=True)
         return ConfigError.exit_code
@@ -80,7 +78,6 @@ def end(error: BaseException) -> int:
         where = context.command_path if context else "paceline"
         return complain(f"{_in_our_words(cause)}; see {where} --help", ConfigError.exit_code)
     if isinstance(cause, OSError) and cause.errno in NO_PLACE:
-        _flushed()
         return _no_place(cause)
     return complain(f"{type(cause).__name__}: {cause}; this is a bug, please report it", UNKNOWN_ERROR)
 
@@ -97,6 +94,11 @@ def _in_our_words(cause: click.ClickException) -> str:
     return f"{text[:1].lower()}{text[1:]}"
 
 
+def debugging() -> bool:
+    """Whether tracebacks are wanted: `--debug`, or PACELINE_DEBUG=1."""
+    return os.environ.get("PACELINE_DEBUG") == "1"
+
+
 def leave(code: int) -> NoReturn:
     """End the process with this code, or with that of an output which turns out not to take the rest."""
     failure = _flushed()
@@ -108,7 +110,7 @@ def leave(code: int) -> NoReturn:
 def complain(text: str, code: int) -> int:
     """One line on standard error, if that can be written; gives the code."""
     try:
-        if os.environ.get("PACELINE_DEBUG") == "1":
+        if debugging():
             traceback.print_exc()
         print(f"paceline: {' '.join(text.split())}", file=sys.stderr, flush=True)
     except OSError:

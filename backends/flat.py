@@ -17,9 +17,9 @@ from torch import nn
 from ..core.errors import ConfigError, LocalProtocolError
 from ..core.schema import EntryClass, Schema
 from .layout import BUFFERS_ALIVE, Field, FlatLayout, allocate
-from .schema import named_tensors, schema_of
+from .schema import named_tensors, schema_of, view_of
 
-__all__ = ["FlatLayout", "FlatModel", "Snapshot", "view_of"]
+__all__ = ["FlatLayout", "FlatModel", "Snapshot"]
 
 HOW = ("overwrite", "blend")
 
@@ -150,11 +150,6 @@ class FlatModel:
                 )
             found.append(tensor.detach())
         return found
-
-
-def view_of(tensor: torch.Tensor) -> tuple[object, ...]:
-    """What two tensors share that are the same view of one storage."""
-    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def _check_length(flat: memoryview, layout: FlatLayout) -> None:

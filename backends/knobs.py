@@ -17,8 +17,7 @@ from ..core.policy_choice import choose
 
 __all__ = ["find_here", "load_policies", "parse_knobs", "was_given"]
 
-
-OPTIONS = {"num_epochs": "epochs", "initial_state": "resume"}
+OPTIONS = {"num_epochs": "epochs", "initial_state": "resume", "target_ranks": "ranks"}
 """Knobs that have an option of another name than theirs."""
 
 

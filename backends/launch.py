@@ -32,11 +32,10 @@ import trio
 
 from ..core.errors import ConfigError, StallError, TransportError
 from . import reaper
+from .endings import INTERRUPTED
 
-__all__ = ["EXIT_CODES", "INTERRUPTED", "Kill", "LocalRun", "Outcome", "Watcher"]
+__all__ = ["EXIT_CODES", "Kill", "LocalRun", "Outcome", "Watcher"]
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, pressed once or twice."""
 EXIT_CODES = {"ok": 0, "stopped": INTERRUPTED, "saved": 6, "failed": 6}
 """Exit code of a run by the status it finished with (docs/reference/exit-codes.md)."""
 CONSEQUENCES = (StallError.exit_code, TransportError.exit_code)
@@ -138,13 +137,14 @@ class LocalRun:
 
     def run(self) -> Outcome:
         """Run to the end; call it from the main thread, since it answers signals. Raises `ConfigError` for a `run_dir`
-        that cannot be made or a `record` that cannot be replaced."""
+        that cannot be made or a `record` that cannot be made or replaced."""
         with _usable("--run-dir", self.run_dir):
             self.run_dir.mkdir(parents=True, exist_ok=True)
             for rank in range(self.ranks):
                 self.trace_path(rank).unlink(missing_ok=True)
         if self.record is not None:
             with _usable("--record", self.record):
+                self.record.parent.mkdir(parents=True, exist_ok=True)
                 self.record.unlink(missing_ok=True)
         self._secrets = {"PACELINE_TOKEN": secrets.token_hex(32), "PACELINE_RUN_ID": secrets.token_hex(16)}
         trio.run(self._run)

@@ -27,6 +27,7 @@ from rich.table import Table
 
 from ..core.errors import CheckpointError
 from .mutant_runs import Found
+from .places import read_text
 from .words import counted
 
 __all__ = ["Equivalent", "Report", "matches", "read_equivalents"]
@@ -58,8 +59,8 @@ def read_equivalents(path: Path) -> tuple[Equivalent, ...]:
     """The lines of the file. Raises CheckpointError, with the line, for one without a mutant or a reason."""
     remedy = 'write [[equivalent]] with mutant = "..." and reason = "..."'
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        told = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
         raise CheckpointError(f"{path} cannot be read: {error}; {remedy}") from error
     found = []
     for number, line in enumerate(told.get("equivalent", ()), 1):
@@ -73,8 +74,8 @@ def read_equivalents(path: Path) -> tuple[Equivalent, ...]:
 @attrs.frozen
 class Report:
     """Everything that was tried. `places` and `operators` give for each mutant where it is and what was done; `seconds`
-    is how long all of it lasted, `processor` the seconds of processor time of all workers. `known` are all the mutants
-    that there are."""
+    is how long all of it lasted, `processor` the seconds of processor time of all workers. `places` names every mutant
+    that there is, tried or not."""
 
     found: Sequence[Found]
     places: Mapping[str, str]
@@ -83,7 +84,6 @@ class Report:
     seconds: float
     processor: float
     workers: int
-    known: frozenset[str] = frozenset()
 
     def reason(self, mutant: str) -> str | None:
         """Why a mutant is equivalent, if it is said to be."""
@@ -98,10 +98,10 @@ class Report:
     def stale(self) -> list[str]:
         """Lines of the file that explain nothing any more: every mutant they name was tried and noticed."""
         lines = []
-        tried = {each.mutant: each for each in self.found}
+        noticed = {each.mutant for each in self.found if each.layer}
         for line in self.equivalents:
-            named = [name for name in {**dict.fromkeys(sorted(self.known)), **tried} if matches(line.mutant, name)]
-            if named and all(name in tried and tried[name].layer for name in named):
+            named = {name for name in self.places if matches(line.mutant, name)}
+            if named and named <= noticed:
                 lines.append(line.mutant)
         return lines
 

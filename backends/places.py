@@ -1,13 +1,16 @@
-"""Files that a user names: whether they can be written is found out before the work begins, not after it."""
+"""Files that a user names. Whether they can be written is found out before the work begins, not after it; what cannot
+be read or written is told in one way."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.errors import CheckpointError, ConfigError
 
-__all__ = ["file_for", "folder_for", "read_text", "refuse_order_mark", "text_of", "write_text"]
+__all__ = ["file_for", "folder_for", "read_text", "reading", "refuse_order_mark", "text_of", "write_text"]
 
 
 def file_for(option: str, path: Path | None, *, folders: bool = False) -> None:
@@ -54,12 +57,20 @@ ORDER_MARKS = {b"\xef\xbb\xbf": "UTF-8", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UT
 """What some editors put before a text."""
 
 
-def read_text(path: Path) -> str:
-    """What is in a file of text. Raises `CheckpointError`."""
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the system refuses while `path` is read in the block is a `CheckpointError`."""
     try:
-        return text_of(path, path.read_bytes())
+        yield
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {_why(error)}") from error
+
+
+def read_text(path: Path) -> str:
+    """What is in a file of text. Raises `CheckpointError`."""
+    with reading(path):
+        data = path.read_bytes()
+    return text_of(path, data)
 
 
 def text_of(path: Path, data: bytes) -> str:

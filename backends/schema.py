@@ -18,7 +18,7 @@ from ..core.errors import ConfigError
 from ..core.schema import DTYPE_SIZES, EntryClass, Schema, SchemaEntry
 from .layout import floating
 
-__all__ = ["named_tensors", "schema_of"]
+__all__ = ["named_tensors", "schema_of", "view_of"]
 
 Key = tuple[object, ...]
 
@@ -37,7 +37,7 @@ def schema_of(model: nn.Module) -> Schema:
     tensors: dict[Key, torch.Tensor] = {}
     for name, tensor, cls in named_tensors(model):
         _check(name, tensor)
-        key = _memory(tensor)
+        key = view_of(tensor)
         first = found.get(key)
         if first is None:
             dtype = str(tensor.dtype).removeprefix("torch.")
@@ -84,7 +84,7 @@ def _check(name: str, tensor: torch.Tensor) -> None:
         raise ConfigError(f"{name} is expanded: several of its elements are one place in memory; clone it (R-3)")
 
 
-def _memory(tensor: torch.Tensor) -> Key:
+def view_of(tensor: torch.Tensor) -> Key:
     """Equal for two tensors that are one and the same view of one storage. A tensor without elements has no memory,
     so it is only ever itself."""
     if tensor.numel() == 0:

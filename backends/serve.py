@@ -38,17 +38,16 @@ from ..transports.record_file import RunRecord
 from ..transports.registry import find_transport
 from .averager import Averager, find_averager
 from .bundle import read_bundle
+from .endings import INTERRUPTED
 from .reopen import begin
 from .star_server import StarServer
 from .words import alert_in_words
 
-__all__ = ["INTERRUPTED", "Recorder", "serve"]
+__all__ = ["Recorder", "serve"]
 
 STATUS_S = 0.25
 SPEED_WINDOW_S = 2.0
 """Steps per second in a status are counted over this long."""
-INTERRUPTED = 130
-"""Exit status after Ctrl-C."""
 
 
 class Recorder:

@@ -34,7 +34,7 @@ from ..core.worker import Worker
 
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
-__all__ = ["JournalEnd", "JournalFile", "is_torn", "read_end", "read_journal"]
+__all__ = ["JournalEnd", "JournalFile", "is_torn", "lines_of", "parsed", "read_end", "read_journal"]
 
 HEAD_MARK = b'{"journal":'
 """How a head begins, and no other line."""
@@ -124,15 +124,14 @@ class JournalEnd:
 def read_journal(path: Path, data: bytes | None = None) -> list[tuple[Head, list[Ready]]]:
     """All parts of a journal, each a head and its batches; `data` is what is in the file, if that was read already.
     Raises `CheckpointError` that names file and line."""
-    lines = _lines(path, _bytes(path) if data is None else data)
     parts: list[tuple[Head, list[Ready]]] = []
     clock = -math.inf
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(path, data), 1):
         if line.startswith(HEAD_MARK) or not parts:
-            parts.append((_parsed(path, number, line, head_of), []))
+            parts.append((parsed(path, number, line, head_of), []))
             clock = -math.inf
         else:
-            kept = _parsed(path, number, line, batch_of)
+            kept = parsed(path, number, line, batch_of)
             clock = _told(path, number, in_order, clock, kept)
             parts[-1][1].append(kept)
     return parts
@@ -141,13 +140,12 @@ def read_journal(path: Path, data: bytes | None = None) -> list[tuple[Head, list
 def read_end(path: Path) -> JournalEnd:
     """The end of a journal, without a look at what is older than its last head. Raises `CheckpointError` that names the
     file and the line."""
-    data = _bytes(path)
-    lines = _lines(path, data)
+    lines = lines_of(path)
     last = max((n for n, line in enumerate(lines) if line.startswith(HEAD_MARK)), default=0)
-    begun: Head = _parsed(path, last + 1, lines[last], head_of)
-    batches = [_parsed(path, n, line, batch_of) for n, line in enumerate(lines[last + 1 :], last + 2)]
+    begun: Head = parsed(path, last + 1, lines[last], head_of)
+    batches = [parsed(path, n, line, batch_of) for n, line in enumerate(lines[last + 1 :], last + 2)]
     has_before = not batches and last > 0 and not lines[last - 1].startswith(HEAD_MARK)
-    before = _parsed(path, last, lines[last - 1], batch_of) if has_before else None
+    before = parsed(path, last, lines[last - 1], batch_of) if has_before else None
     return JournalEnd.of(begun, batches, before, sum(len(line) + 1 for line in lines))
 
 
@@ -156,21 +154,22 @@ def is_torn(data: bytes) -> bool:
     return not data.endswith(b"\n")
 
 
-def _bytes(path: Path) -> bytes:
+def lines_of(path: Path, data: bytes | None = None) -> list[bytes]:
+    """The whole lines of a journal or a record, at least one; `data` is what is in the file, if that was read already.
+    Raises `CheckpointError`."""
     try:
-        return path.read_bytes()
+        data = path.read_bytes() if data is None else data
     except OSError as error:
-        raise CheckpointError(f"the journal {path} cannot be read: {error}") from error
-
-
-def _lines(path: Path, data: bytes) -> list[bytes]:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
     lines = data.split(b"\n")[:-1]  # what follows the last end of a line was never finished
     if not lines:
         raise CheckpointError(f"{path}, line 1: {'it breaks off inside its head' if data else 'it has no head'}")
     return lines
 
 
-def _parsed(path: Path, number: int, line: bytes, meaning: Any) -> Any:
+def parsed(path: Path, number: int, line: bytes, meaning: Any) -> Any:
+    """What `meaning` makes of the JSON in a line of a journal or a record. Raises `CheckpointError` that names file and
+    line."""
     return _told(path, number, lambda: meaning(json.loads(line)))
 
 

@@ -14,6 +14,7 @@ restart needs, and is kept of the coordinator alone.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -27,9 +28,9 @@ from ..core.effects import Ready
 from ..core.errors import CheckpointError, LocalProtocolError
 from ..core.journal import Head, batch, batch_of, first_difference, head, head_of, in_order, replay
 from ..core.worker import Worker
+from .journal_file import lines_of, parsed
 
 __all__ = ["Replayed", "RunRecord", "is_record", "read_record", "replay_batches", "replay_record"]
-
 
 MARK = b'{"by":'
 """How a record begins."""
@@ -92,20 +93,9 @@ def read_record(path: Path, data: bytes | None = None) -> dict[str, tuple[Head, 
     What follows the last end of a line was never finished and is left out, as in a journal. Raises `CheckpointError`
     that names file and line for damage anywhere else: lines that are no record, that are doubled or not in their order.
     """
-    try:
-        lines = (path.read_bytes() if data is None else data).decode().split("\n")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"the record {path} cannot be read: {error}") from error
-    if len(lines) == 1:
-        raise CheckpointError(f"{path}, line 1: {'it breaks off inside its head' if lines[0] else 'it has no head'}")
     reading = _Reading()
-    for number, text in enumerate(lines[:-1], start=1):
-        try:
-            reading.take(number, json.loads(text))
-        except CheckpointError as error:
-            raise CheckpointError(f"{path}, line {number}: {error}") from error
-        except (ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path}, line {number}: damaged, or not written by paceline: {error}") from error
+    for number, line in enumerate(lines_of(path, data), 1):
+        parsed(path, number, line, functools.partial(reading.take, number))
     return reading.found
 
 

@@ -261,7 +261,7 @@ def test_a_path_that_is_refused_is_blamed_on_the_option_that_named_it(
     (tmp_path / "train.py").touch()
     (tmp_path / "taken").touch()
     monkeypatch.chdir(tmp_path)
-    for option, path in (("--record", "."), ("--run-dir", "taken")):
+    for option, path in (("--record", "."), ("--record", "/proc/none/r"), ("--run-dir", "taken")):
         assert call(monkeypatch, "run", "--ranks", "1", option, path, "train.py") == 2
         assert capsys.readouterr().err.startswith(f"paceline: {option} '{path}' cannot be used: ")
 
@@ -319,6 +319,7 @@ def test_output_of_ranks_is_printed_as_it_is(capsys: pytest.CaptureFixture[str])
     (("coordinate", "--ranks", "2", "--epochs", "3", "--set", "num_epochs=4"), "by --epochs and by --set num_epochs=4"),
     (("coordinate", "--ranks", "2", "--journal", "a", "--set", "journal=b"), "by --journal and by --set"),
     (("coordinate", "--ranks", "2", "--resume", "a", "--set", "initial_state=b"), "by --resume and by --set"),
+    (("coordinate", "--ranks", "2", "--set", "target_ranks=3"), "target_ranks is given twice, by --ranks and by --set"),
     (("run", "--ranks", "2", "--seed", "1", "--set", "seed=1", "x.py"), "seed is given twice, by --seed"),
 ])  # fmt: skip
 def test_a_knob_that_is_given_twice_is_refused(words: tuple[str, ...], said: str) -> None:

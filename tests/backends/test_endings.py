@@ -13,7 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from paceline.backends.endings import end
 
 from support.forked import start
 from support.launcher import PATIENCE_S, UNRULY, Command, fresh, left_over, paceline
@@ -126,6 +129,19 @@ def test_without_outputs_a_command_ends_as_ever() -> None:
     """A service may start it with both closed."""
     done = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&- 2>&-', *COMMAND, "lint-tables"])
     assert done.returncode == 0
+
+
+def test_a_shell_that_completes_a_word_is_told_nothing_else() -> None:
+    """click answers it by an exit, which is no error."""
+    asked = {"_PACELINE_COMPLETE": "bash_complete", "COMP_WORDS": "paceline simu", "COMP_CWORD": "1"}
+    done = subprocess.run(COMMAND, env={**os.environ, **asked}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "plain,simulate\n", "")
+
+
+def test_an_interrupt_that_click_has_renamed_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may come while the context of a command is closed."""
+    assert end(click.Abort()) == 130
+    assert capsys.readouterr().err == "paceline: interrupted\n"
 
 
 def test_the_package_is_a_command(tmp_path: Path) -> None:
