@@ -125,9 +125,7 @@ def test_an_output_that_takes_nothing_is_an_error_with_its_own_code(words: tuple
 
 
 @pytest.mark.parametrize("number", sorted(NO_PLACE), ids=errno.errorcode.get)
-def test_whatever_lacks_place_is_an_error_with_its_own_code(
-    number: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whatever_lacks_place_is_an_error_with_its_own_code(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A full disk, a quota, a limit, a broken or a read-only file system."""
     assert end(OSError(number, os.strerror(number))) == 7
     assert capsys.readouterr().err.startswith(f"paceline: the output cannot be written: {os.strerror(number)}; ")
