@@ -92,8 +92,10 @@ def machine_page(name: str) -> str:
     """What the machine is, or the joint table; why its table is as it is, its diagram, its rows."""
     if name == tables.JOINT.name:
         page = joint_markdown(tables.JOINT, linked)
-        names = "A name without a dot is of `Coordinator`, any other of a part of it or of a module beside it. "
-        names += "`core/joint.py` says how the rows have their turn, `paceline explain-table joint` prints them."
+        names = (
+            "A name without a dot is of `Coordinator`, any other of a part of it or of a module beside it. "
+            "`core/joint.py` says how the rows have their turn, `paceline explain-table joint` prints them."
+        )
     else:
         owner = tables.machine_class(name)
         where = owner.__module__.removeprefix("paceline.").replace(".", "/")
@@ -137,8 +139,12 @@ def reasons(name: str) -> list[str]:
 
 
 def prose(text: str) -> str:
-    """A paragraph in lines of even length."""
-    return textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False, break_long_words=False)
+    """A paragraph, or the items of a list, in lines of even length."""
+    return "\n".join(
+        textwrap.fill(" ".join(item.split()), 120, subsequent_indent="  " if item.startswith("- ") else "",
+                      break_on_hyphens=False, break_long_words=False)
+        for item in re.split(r"\n(?=- )", text)
+    )  # fmt: skip
 
 
 # --- messages ------------------------------------------------------------------------------------------------------
@@ -245,7 +251,7 @@ def knob_default(field: Any) -> str:
     return "unset" if field.default is None else f"`{field.default!r}`"
 
 
-# --- command line --------------------------------------------------------------------------------------------------
+# --- simulated runs ------------------------------------------------------------------------------------------------
 
 
 def simulation_page() -> str:
@@ -280,6 +286,9 @@ def checked() -> Iterator[tuple[str, str]]:
                 yield rule, said if isinstance(said, str) else said["title"]
 
 
+# --- command line --------------------------------------------------------------------------------------------------
+
+
 def command_page() -> str:
     """Every command with its options. Written from click's own description, not from its `--help`, whose layout changes
     with click and with the width of the terminal."""
@@ -306,6 +315,34 @@ def one_command(name: str, command: click.Command, heading: str) -> list[str]:
         for below, each in sorted(command.commands.items()):
             out += one_command(f"{name} {below}", each, f"{heading}#")
     return out
+
+
+def prose_of(text: str | None) -> str:
+    return "\n\n".join(prose(paragraph) for paragraph in inspect.cleandoc(text or "").split("\n\n"))
+
+
+def argument(parameter: click.Argument) -> str:
+    name = parameter.metavar or (parameter.name or "").upper()
+    if parameter.nargs == -1:
+        return f"[{name}]..."
+    return name if parameter.required else f"[{name}]"
+
+
+def option(parameter: click.Option) -> tuple[str, str, str]:
+    words = ", ".join((*parameter.opts, *parameter.secondary_opts))
+    default = parameter.default
+    if parameter.required:
+        shown = "required"
+    elif isinstance(default, (list, tuple)) and default:
+        shown = f"`{' '.join(map(str, default))}`"
+    elif isinstance(default, (str, int, float)) and not isinstance(default, bool):
+        shown = f"`{default}`"
+    elif parameter.secondary_opts:
+        shown = f"`{(parameter.opts if default else parameter.secondary_opts)[0]}`"
+    else:
+        shown = ""
+    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"
+    return f"`{words}{value}`", shown, parameter.help or ""
 
 
 # --- conformance kits ----------------------------------------------------------------------------------------------
@@ -347,34 +384,6 @@ def conformance_page() -> str:
                 )  # fmt: skip
         out.append(table(("id", "level", "check", "what holds when it passes", "needs"), rows))
     return "\n".join(out)
-
-
-def prose_of(text: str | None) -> str:
-    return "\n\n".join(prose(paragraph) for paragraph in inspect.cleandoc(text or "").split("\n\n"))
-
-
-def argument(parameter: click.Argument) -> str:
-    name = parameter.metavar or (parameter.name or "").upper()
-    if parameter.nargs == -1:
-        return f"[{name}]..."
-    return name if parameter.required else f"[{name}]"
-
-
-def option(parameter: click.Option) -> tuple[str, str, str]:
-    words = ", ".join((*parameter.opts, *parameter.secondary_opts))
-    default = parameter.default
-    if parameter.required:
-        shown = "required"
-    elif isinstance(default, (list, tuple)) and default:
-        shown = f"`{' '.join(map(str, default))}`"
-    elif isinstance(default, (str, int, float)) and not isinstance(default, bool):
-        shown = f"`{default}`"
-    elif parameter.secondary_opts:
-        shown = f"`{(parameter.opts if default else parameter.secondary_opts)[0]}`"
-    else:
-        shown = ""
-    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"
-    return f"`{words}{value}`", shown, parameter.help or ""
 
 
 # --- reasons -------------------------------------------------------------------------------------------------------

@@ -13,16 +13,17 @@ from paceline.core.config import Config
 
 
 def knob_limits() -> dict[str, str]:
-    """The limits of each knob in words: the last argument of each `_need` of the checks, in their order."""
+    """The limits of each knob in words: the last argument of each `_need` of the checks, in their order. A check inside
+    a loop counts once for each turn, that is for each knob which the loop goes through."""
     found: dict[str, dict[str, None]] = {}
     tree = ast.parse(textwrap.dedent(inspect.getsource(Config)))
     loops = {id(call): loop for loop in ast.walk(tree) if isinstance(loop, ast.For) for call in ast.walk(loop)}
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "_need":
             knob, rule = call.args[1], call.args[3]
-            turns = [{"": str(knob.value)}] if isinstance(knob, ast.Constant) else looped(loops[id(call)])
+            turns = [{"knob": str(knob.value)}] if isinstance(knob, ast.Constant) else looped(loops[id(call)])
             for turn in turns:
-                found.setdefault(next(iter(turn.values())), {})[wording(rule, turn)] = None
+                found.setdefault(turn["knob"], {})[wording(rule, turn)] = None
     return {name: "; ".join(texts) for name, texts in found.items()}
 
 
@@ -37,13 +38,16 @@ def wording(node: ast.expr, known: Mapping[str, str]) -> str:
 
 
 def filled_in(part: ast.expr, known: Mapping[str, str]) -> str:
+    """A field of a text in words: the list that it joins, or the text that its first variable is known to have."""
     names = [node.id for node in ast.walk(part) if isinstance(node, ast.Name)]
-    lists = [name for name in names if name.isupper()]
-    return ", ".join(getattr(config, lists[0])) if lists else known.get(names[0], "") if names else ""
+    for name in names:
+        if name.isupper():
+            return ", ".join(getattr(config, name))
+    return known.get(names[0], "") if names else ""
 
 
 def looped(loop: ast.For) -> list[dict[str, str]]:
-    """The turns of a loop over a written-out tuple: the texts that its variables have in each, the knob first."""
+    """The turns of a loop over a written-out tuple: the texts that its variables have in each, `knob` among them."""
     assert isinstance(loop.iter, ast.Tuple), "knobs are listed where they are checked"
     variables = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
     turns = [item.elts if isinstance(item, ast.Tuple) else [item] for item in loop.iter.elts]

@@ -138,6 +138,12 @@ def test_generated_pages_do_not_depend_on_the_hash_seed() -> None:
     assert [process.returncode for process in both] == [0, 0] and len(digests) == 1
 
 
+def test_a_list_in_a_docstring_is_one_on_its_page(generate: ModuleType) -> None:
+    """Each item begins a line, and goes on below its own text."""
+    items = ["- a - b c", "- " + " ".join(23 * ["word"]), "  " + " ".join(7 * ["word"])]
+    assert generate.prose("One\nand two:\n- a - b\n  c\n- " + 30 * "word ") == "\n".join(["One and two:", *items])
+
+
 def test_a_stale_a_missing_and_an_orphaned_page_are_named(generate: ModuleType, tmp_path: Path) -> None:
     for name, text in generate.pages().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

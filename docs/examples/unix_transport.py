@@ -4,7 +4,7 @@ A rank connects to the path, makes a pair of sockets for its bulk lane, and hand
 so the listener has nothing to pair. The file is for its owner only (mode 0600): whoever can open it is let in, and the
 frames need no keys (protocol N-28).
 
-    paceline conform transport unix_transport:UnixTransport@unix:///tmp/kit
+    paceline conform transport unix_transport:UnixTransport@unix:///tmp/paceline-kit
 """
 
 import socket

@@ -104,25 +104,24 @@ def test_a_wrong_end_is_told_however_far_beyond_it_one_looks(
     assert found == code and said in lines[-1]
 
 
-def test_a_pipe_is_replayed_as_a_file_is(tmp_path: Path) -> None:
-    """What is read once is gone, and who opens it again may wait for ever."""
+def piped(content: bytes, tmp_path: Path) -> tuple[int, list[str]]:
+    """As `call`, of a pipe with this content: what is read once is gone, and who opens it again may wait for ever."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=(ENDS_OK.format("ok"),))
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,), daemon=True)
     writer.start()
-    code, lines = call(str(pipe))
+    told = call(str(pipe))
     writer.join()
+    return told
+
+
+def test_a_schedule_in_a_pipe_is_replayed_as_a_file_is(tmp_path: Path) -> None:
+    code, lines = piped(ENDS_OK.format("ok").encode(), tmp_path)
     assert code == 0 and lines[-1].startswith("every invariant holds")
 
 
 def test_a_journal_in_a_pipe_is_replayed_too(journal: str, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_bytes, args=(Path(journal).read_bytes(),))
-    writer.start()
-    code, lines = call(str(pipe))
-    writer.join()
-    assert (code, lines) == call(journal)
+    assert piped(Path(journal).read_bytes(), tmp_path) == call(journal)
 
 
 @pytest.mark.parametrize(("content", "said"), [

@@ -6,6 +6,7 @@ Real processes and real signals: what the system does with them is what is teste
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -16,14 +17,13 @@ from pathlib import Path
 import click
 import pytest
 
-from paceline.backends.endings import end
+from paceline.backends.endings import NO_PLACE, end
 
 from support.forked import start
 from support.launcher import PATIENCE_S, UNRULY, Command, fresh, left_over, paceline
 
 HERE = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-P", "-m", "paceline.backends.cli"]
-FULL = Path("/dev/full")
 
 
 def interrupted(command: Command, begun: str) -> list[str]:
@@ -114,15 +114,22 @@ def test_a_run_whose_reader_has_gone_ends_with_all_its_processes(tmp_path: Path)
         process.stdin.close()
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is always full")
 @pytest.mark.parametrize("words", [("explain-table", "worker"), ("lint-tables",), ("--version",)], ids=str)
-def test_an_output_that_takes_nothing_is_an_error_with_its_own_code(words: tuple[str, ...]) -> None:
-    """However much there was to say: it is neither a bug nor a success."""
-    with FULL.open("w") as full:
-        done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True)
+def test_an_output_that_takes_nothing_is_an_error_with_its_own_code(words: tuple[str, ...], tmp_path: Path) -> None:
+    """However much there was to say: it is neither a bug nor a success. No file may grow here, as on a full disk."""
+    with (tmp_path / "full").open("w") as full:
+        limited = ["sh", "-c", 'ulimit -f 0; exec "$0" "$@"', *COMMAND, *words]
+        done = subprocess.run(limited, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 7
-    assert done.stderr.startswith("paceline: the output cannot be written: No space left on device; ")
+    assert done.stderr.startswith(f"paceline: the output cannot be written: {os.strerror(errno.EFBIG)}; ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", sorted(NO_PLACE), ids=errno.errorcode.get)
+def test_whatever_lacks_place_is_an_error_with_its_own_code(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A full disk, a quota, a limit, a broken or a read-only file system."""
+    assert end(OSError(number, os.strerror(number))) == 7
+    assert capsys.readouterr().err.startswith(f"paceline: the output cannot be written: {os.strerror(number)}; ")
 
 
 def test_without_outputs_a_command_ends_as_ever() -> None:

@@ -39,8 +39,9 @@ TAKING_IN = {"coordinator.py", "membership.py"}
 
 @functools.cache
 def calls() -> list[tuple[str, Any]]:
-    """Every call of a method in the modules of core, with the name of its file."""
-    trees = {file.name: ast.parse(file.read_text(encoding="utf-8")) for file in CORE.glob("*.py")}
+    """Every call of a method in the modules of core and of its folders, with the path of its file in there."""
+    files = {file.relative_to(CORE).as_posix(): file for file in CORE.rglob("*.py")}
+    trees = {path: ast.parse(file.read_text(encoding="utf-8")) for path, file in files.items()}
     return [
         (file, node) for file, tree in trees.items() for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)

@@ -84,14 +84,14 @@ class Broken:
     ("detector", "own_policies:PatientGuard", "detector .* cannot be used: a PatientGuard has no deadline"),
     ("meta_controller", "own_policies:PatientGuard.claims", "is an object of type tuple; name a class"),
     ("cadence", "own_policies:PatientGuard", "cadence .* cannot be made: TypeError: .*'ranks'"),
-    ("guard", "Broken", "guard .* cannot be made: OSError: no table of rates here"),
+    ("guard", "own_policies:Broken", "guard .* cannot be made: OSError: no table of rates here"),
 ])  # fmt: skip
 def test_what_cannot_be_had_is_said_before_a_run_begins(
     knob: str, target: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Section 15: the knob, the target, and what is wrong with it."""
     monkeypatch.setattr(example("own_policies"), "Broken", Broken, raising=False)
-    config = Config.from_knobs({knob: target if ":" in target else f"own_policies:{target}"})
+    config = Config.from_knobs({knob: target})
     with pytest.raises(ConfigError, match=said):
         Coordinator(config)
 
@@ -232,14 +232,12 @@ def test_one_that_raises_or_says_no_nudge_has_not_nudged(said: Any, text: str | 
     assert hand.co.cycle.version == 1 and len(named(effects, "Cycle")) == 1
 
 
-def test_what_it_says_of_itself_may_be_missing_or_refused() -> None:
+def test_what_it_says_of_itself_may_be_missing_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """C-13, B-16: one that cannot say its history costs the snapshot nothing else; one that takes none is refused."""
     hand = pending(2, 20, anchor=20, samples=4000, policies=Policies(meta=Forgetful))
     hand.average()
     kept = hand.co.snapshot()
     with pytest.raises(CheckpointError, match="history of another meta-controller than Forgetful"):
         Coordinator.restore(hand.co.config, kept, policies=Policies(meta=Forgetful))
-    meta = hand.co.meta
-    assert meta is not None
-    meta.saved = dict.popitem  # type: ignore[method-assign]
+    monkeypatch.setattr(hand.co.meta, "saved", dict.popitem)
     assert list(unkept(hand.co.snapshot())) == ["meta.saved"]

@@ -17,6 +17,7 @@ import pytest
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core import waiting
+from paceline.core.coordinator import Coordinator
 from paceline.core.explain import Reason
 from paceline.core.reasons import CODES
 from paceline.core.timeline import undeclared
@@ -361,11 +362,17 @@ def test_reasons_are_not_asked_for_before_a_wait_can_be_due(monkeypatch: pytest.
     asked: list[float] = []
     hand = Hand(2, samples=4000, anchor=200).form()
     known = waiting.explain
-    monkeypatch.setattr(waiting, "explain", lambda co: [asked.append(co.now), known(co)][1])
+
+    def asking(co: Coordinator) -> list[Reason]:
+        asked.append(co.now)
+        return known(co)
+
+    monkeypatch.setattr(waiting, "explain", asking)
     teller = Teller()
     for _ in range(160):
         hand.tick(0.25)
-        hand.step(0), hand.step(1)
+        hand.step(0)
+        hand.step(1)
         assert teller.look(hand.co) == []
     assert len(asked) <= 5
 

@@ -62,7 +62,12 @@ Hook = Callable[[CoordinatorDriver, Any], None]
 @asynccontextmanager
 async def hooked(hand: Hand, hook: Hook) -> AsyncIterator[tuple[Watched, list[Any], CoordinatorDriver]]:
     """The run of a hand goes on in a driver, whose observer calls the hook; what the hand says is posted."""
-    machine, seen = Watched(hand), []
+    machine, seen = Watched(hand), list[Any]()
+    watched: Any = machine  # it has of a coordinator what a driver calls
+
+    def posted(event: Any) -> list[Any]:
+        driver.post(event)
+        return []
 
     def observe(effect: Any) -> None:
         assert not machine.depth
@@ -70,42 +75,42 @@ async def hooked(hand: Hand, hook: Hook) -> AsyncIterator[tuple[Watched, list[An
         hook(driver, effect)
 
     begun = hand.now - trio.current_time()
-    driver = CoordinatorDriver(machine, Plane(), observe, clock=lambda: begun + trio.current_time())  # type: ignore[arg-type]
-    hand.feed = lambda event: driver.post(event) or []  # type: ignore[method-assign, func-returns-value]
+    driver = CoordinatorDriver(watched, Plane(), observe, clock=lambda: begun + trio.current_time())
     listener = await MemoryTransport().listen("memory://hooks", CREDENTIALS)
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(driver.run, listener)
-            yield machine, seen, driver
-            nursery.cancel_scope.cancel()
-    finally:
-        await listener.aclose()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hand, "feed", posted)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(driver.run, listener)
+                yield machine, seen, driver
+                nursery.cancel_scope.cancel()
+        finally:
+            await listener.aclose()
 
 
 def last_ack_owed(**knobs: Any) -> Hand:
     """An average that lacks the last acknowledgement, of rank 1."""
     hand = pending(samples=400, callbacks=ROLES, **knobs)
-    hand.ready(0), hand.ready(1)
+    hand.ready(0)
+    hand.ready(1)
     hand.reduce()
     hand.ack(0)
     return hand
 
 
 def test_what_a_hook_asks_for_is_handled_after_the_event_in_the_order_of_its_calls() -> None:
-    """F96, N-12: a hook on the end of a cycle asks for a checkpoint and for a stop, one on the end of an epoch feeds a
-    Tick. The cycle is over before any of them is looked at."""
-    standing: list[tuple[bool, int, bool]] = []
+    """F96, N-12: a hook on the end of a cycle asks for a checkpoint and for a stop, and feeds a Tick. The cycle is over
+    before any of them is looked at."""
+    hand, standing = last_ack_owed(), list[tuple[bool, int, bool]]()
 
     def hook(driver: CoordinatorDriver, effect: Any) -> None:
         if isinstance(effect, fx.Emit) and effect.name == "Cycle":
             driver.post(CHECKPOINT)
             driver.post(STOP)
             driver.post(ev.Tick())
-            co = driver.coordinator.co  # type: ignore[attr-defined]
-            standing.append((co.cycle.pending, co.cycle.version, co.stopping))
+            standing.append((hand.co.cycle.pending, hand.co.cycle.version, hand.co.stopping))
 
     async def main() -> None:
-        hand = last_ack_owed()
         async with hooked(hand, hook) as (machine, _, driver):
             hand.ack(1)
             await driver.settle(ev.CallbackFailed("last", "one"))
@@ -161,9 +166,9 @@ def test_whatever_hooks_inject_comes_one_by_one_and_in_order(injected: list[Any]
             hand.ack(1)
             for _ in range(len(injected) + 2):
                 await driver.settle(ev.Tick())
-            came = iter([event for event in machine.events])
-            posted = injected[:len(injected) - len(left)]
-            assert all(any(event is one for event in came) for one in posted), "all of them, in the order of the calls"
+            came = iter(machine.events)
+            asked = injected[: len(injected) - len(left)]
+            assert all(any(event is one for event in came) for one in asked), "all of them, in the order of the calls"
             assert hand.co.cycle.version == 1
 
     run_in_no_time(main)
