@@ -216,7 +216,7 @@ def test_a_step_that_raises_leaves_behind_the_save_that_was_ordered_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """W-24: the order waits for the end of a step, and the step does not end."""
-    told = threading.Event()
+    stepping, told = threading.Event(), threading.Event()
     receive = Worker._receive
 
     def heard(worker: Worker, message: Any, now: float) -> None:
@@ -230,7 +230,9 @@ def test_a_step_that_raises_leaves_behind_the_save_that_was_ordered_meanwhile(
     def before(seen: Seen) -> None:
         if sum(map(len, seen.samples.values())) == BATCH:
             if seen.session.rank == 0:
+                stepping.set()
                 assert told.wait(PATIENCE_S)
+            assert stepping.wait(PATIENCE_S)
             raise ValueError("boom")
 
     for rank in [run.start(rank, before=before) for rank in range(2)]:
