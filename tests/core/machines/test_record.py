@@ -1,7 +1,9 @@
-"""The record that a resume reads, entry by entry (K-6, K-10): each has a value of its own, so none passes for another."""
+"""The record that a resume reads, entry by entry: each has a value of its own, so none passes for another (K-6, K-10).
+"""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -73,7 +75,7 @@ def test_a_record_of_two_open_epochs_has_the_holes_of_both() -> None:
     assert [epoch for epoch, _ in resume.uncovered] == sorted(hand.co.book.pools) != [0]
     for epoch, holes in resume.uncovered:
         assert sum(count for _, count in holes) == hand.co.book.total(epoch) - hand.co.book.pools[epoch].covered
-        assert all(first + count < after for (first, count), (after, _) in zip(holes, holes[1:], strict=False))
+        assert all(first + count < after for (first, count), (after, _) in pairwise(holes))
 
 
 @pytest.mark.parametrize("stop", ["saved", "stopped", "done"])
