@@ -12,6 +12,7 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.config import WISHABLE, config_digest
 from paceline.core.policies import readings
+from paceline.core.schema import dataset_signature
 
 from support.hand import Hand
 from support.hand_collective import Joint
@@ -31,6 +32,13 @@ def knock(hand: Hand, **changes: Any) -> m.Welcome | m.Reject:
     effects = hand.feed(ev.HelloReceived(77, known))
     [answer] = [e for e in effects if isinstance(e, fx.Refuse | fx.Admit)]
     return answer.reject if isinstance(answer, fx.Refuse) else answer.welcome
+
+
+def claim(**fields: Any) -> m.ResumeClaim:
+    """Of a rank that was welcomed, and no more."""
+    known: dict[str, Any] = dict(generation=1, incarnation=1, version=0, cycle=0, snapshot_cycle=0, shipped=0,
+                                 step_count=0, control_seq=0, report_seq=0)  # fmt: skip
+    return m.ResumeClaim(**{**known, **fields})
 
 
 def turned_away(hand: Hand, **changes: Any) -> m.Reject:
@@ -100,6 +108,21 @@ def test_a_collective_needs_the_major_and_minor_version_of_its_library(runtime: 
     knock(hand, runtime="python 3.11, torch 2.13.0")
     answer = knock(hand, runtime=runtime)
     assert isinstance(answer, m.Welcome) if fits else answer.code == m.RejectCode.VENDOR  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("changes", "code"), [
+    ({"protocol": 9}, m.RejectCode.PROTOCOL),
+    ({"dataset_signature": dataset_signature(61, b"x")}, m.RejectCode.DATASET),
+    ({"wishes": {"batch_size": 4}}, m.RejectCode.CONFIG),
+])  # fmt: skip
+def test_who_claims_its_life_is_asked_the_same(changes: dict[str, Any], code: m.RejectCode) -> None:
+    """M-5, M-42: it may come from a script that was changed meanwhile; its seat waits for the one that it was."""
+    hand = Hand(2, link_grace_s=60.0).form()
+    hand.feed(ev.LinkLost(0, 1, "reset"))
+    peer = hand.co.peers[0]
+    resume = claim(control_seq=peer.control_seq, report_seq=peer.report_seq)
+    assert turned_away(hand, wanted_rank=0, resume=resume, **changes).code == code and peer.detached
+    assert isinstance(knock(hand, wanted_rank=0, resume=resume), m.Welcome) and peer.attached
 
 
 # --- what is told (N-29) ---------------------------------------------------------------------------------------------
@@ -188,7 +211,13 @@ def test_a_seat_that_is_taken_over_has_one_life() -> None:
     """M-7, I19: the process began anew while its old link still seemed to be up; the old life ends before the new one
     is booked, and a full run has room for it."""
     hand = Hand(2, max_ranks=2).form()
-    claim = m.ResumeClaim(generation=1, incarnation=1, version=0, cycle=0, snapshot_cycle=0, shipped=0, step_count=0,
-                          control_seq=0, report_seq=0)  # fmt: skip
-    assert seat(knock(hand, wanted_rank=1, resume=claim)) == (1, 2)
+    assert seat(knock(hand, wanted_rank=1, resume=claim())) == (1, 2)
     assert hand.co.alive == [0, 1] and hand.co.deaths == 1 and hand.co.voters == [0]
+
+
+def test_the_number_of_a_life_that_is_in_no_books_never_comes_back() -> None:
+    """M-7, M-45: the journal has lost it, its messages may still be on the way."""
+    hand = Hand(0, target_ranks=3)
+    assert seat(knock(hand, wanted_rank=1, resume=claim(incarnation=5))) == (1, 6)
+    hand.feed(ev.LinkLost(1, 6, "reset"))
+    assert seat(knock(hand, wanted_rank=1)) == (1, 7)

@@ -9,11 +9,13 @@ import pytest
 
 from paceline.core import events as ev
 from paceline.core import ladder
+from paceline.core import messages as m
 from paceline.core.ladder import Climb, Stage, next_due
 from paceline.core.phases import PeerPhase
 
 from support.climbing import owes_snapshot, said
 from support.hand import Hand
+from support.words import hello
 
 
 def at(hand: Hand, seconds: float) -> list[Any]:
@@ -60,6 +62,68 @@ def test_no_more_durations_are_remembered_than_the_history_holds() -> None:
     for seconds in (1.0, 2.0, 3.0, 4.0):
         climb.remember(Stage.ACK, seconds)
     assert list(climb.durations[Stage.ACK]) == [2.0, 3.0, 4.0]
+
+
+def test_a_duration_is_that_of_the_stage_and_not_of_its_last_silence() -> None:
+    """M-11, M-10: from the start of the stage, whatever moved meanwhile; the next one begins where it ends."""
+    climb = Climb(3)
+    climb.enter(Stage.UPLOAD, 1.0)
+    climb.evidence_at = 3.0
+    climb.complete(Stage.UPLOAD, Stage.ACK, 5.0)
+    assert list(climb.durations[Stage.UPLOAD]) == [4.0]
+    assert (climb.stage, climb.entered_at, climb.evidence_at, climb.began_at) == (Stage.ACK, 5.0, 5.0, 5.0)
+
+
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.SNAPSHOT])
+def test_a_batch_is_evidence_of_the_copy_and_of_nothing_else(stage: Stage) -> None:
+    """M-10: a rank that trains on owes its upload, or its call, all the same."""
+    climb = Climb(3)
+    climb.enter(stage, 1.0)
+    climb.stepped(2.0)
+    assert climb.evidence_at == 1.0
+    climb.enter(Stage.SNAPSHOT, 3.0)
+    climb.stepped(4.0), climb.stepped(5.0)
+    assert climb.evidence_at == 4.0
+
+
+def test_a_step_is_waited_for_from_the_last_sign_of_the_training_on() -> None:
+    """M-10, M-2: or from when somebody began to wait, if that is later; heartbeats move nothing."""
+    hand = Hand(2, samples=400).form()
+    waited, other = hand.co.peers
+    hand.now += 2.0
+    hand.step(0)
+    hand.now += 2.0
+    hand.step(1, 3)
+    assert ladder.step_clock(hand.co, hand.co.peers[waited]) == hand.now, "since then it is waited for"
+    hand.now += 2.0
+    hand.step(0)
+    hand.now += 2.0
+    hand.say(0, m.Heartbeat, step_count=0, state="x"), hand.say(other, m.Heartbeat, step_count=0, state="x")
+    assert ladder.step_clock(hand.co, hand.co.peers[waited]) == hand.now - 2.0
+
+
+def test_who_has_no_link_has_a_window_and_no_ladder() -> None:
+    """M-10, M-42: it cannot say what it owes, and its return is awaited by a clock of its own."""
+    hand = owes_snapshot(link_grace_s=100.0)
+    hand.feed(ev.LinkLost(0, 1, "reset"))
+    assert not said(hand.tick(60.0)) and hand.co.alive == [0, 1]
+
+
+def test_who_still_owes_its_copy_when_all_is_reduced_owes_that_first() -> None:
+    """M-10: an observer, which nobody waited for; its ack is owed from its own report on."""
+    hand = Hand(2, max_ranks=3, samples=400).form()
+    hand.feed(ev.HelloReceived(9, hello(400)))
+    for rank in (0, 1):
+        hand.step(rank, 3)
+        hand.complete(rank)
+    hand.ready(0), hand.ready(1)
+    hand.now += 3.0
+    hand.reduce()
+    stages = [(peer.climb.stage, peer.climb.entered_at) for peer in hand.co.peers.values()]
+    assert stages == [(Stage.ACK, hand.now), (Stage.ACK, hand.now), (Stage.SNAPSHOT, hand.now - 3.0)]
+    hand.now += 2.0
+    hand.ready(2, shipped_steps=0)
+    assert (hand.co.peers[2].climb.stage, hand.co.peers[2].climb.entered_at) == (Stage.ACK, hand.now)
 
 
 def test_when_everyone_has_done_its_part_nobody_is_waited_for() -> None:

@@ -164,6 +164,22 @@ def test_both_clocks_begin_with_the_welcome() -> None:
     assert hand.co.alive == [] and "silent for 30" in named(hand.effects, "Died")[0]["cause"]
 
 
+def test_the_silence_of_a_rank_without_a_link_is_not_held_against_it() -> None:
+    """M-2, M-42: it is back with its Hello, which is a sign of life; what follows has the whole staleness."""
+    hand = Hand(2, samples=400, link_grace_s=60.0).form()
+    hand.feed(ev.LinkLost(0, 1, "reset"))
+    hand.tick(50.0, silent=(0,))
+    peer = hand.co.peers[0]
+    claim = m.ResumeClaim(generation=1, incarnation=1, version=0, cycle=0, snapshot_cycle=0, shipped=0, step_count=0,
+                          control_seq=peer.control_seq, report_seq=peer.report_seq)  # fmt: skip
+    hand.feed(ev.HelloReceived(77, hello(400, wanted_rank=0, resume=claim)))
+    assert peer.attached and peer.last_seen == hand.now
+    hand.tick(30.0, silent=(0,))
+    assert hand.co.alive == [0, 1]
+    hand.tick(0.5, silent=(0,))
+    assert hand.co.alive == [1]
+
+
 # --- how a life ends (M-1, M-8) --------------------------------------------------------------------------------------
 
 ENDS: dict[str, Callable[[Hand], Any]] = {
@@ -206,6 +222,15 @@ def test_who_has_left_is_told_nothing_any_more() -> None:
     later = hand.tick(100.0)
     assert messages(later, m.Beacon, 1) and not [e for e in later if isinstance(e, fx.Send) and e.rank == 0]
     assert not alerts(effects + later, "rank_lost") and hand.co.deaths == 0 and hand.co.alive == [1, 2]
+
+
+def test_who_does_not_come_back_is_awaited_no_longer() -> None:
+    """M-1, M-42: the end of a life is the end of its window, too."""
+    hand = Hand(2, samples=400, link_grace_s=20.0).form()
+    hand.feed(ev.LinkLost(0, 1, "reset"))
+    assert hand.co.peers[0].reachable
+    hand.tick(21.0)
+    assert hand.co.peers[0].phase is PeerPhase.DEAD and not hand.co.peers[0].reachable
 
 
 def test_who_leaves_at_the_end_of_a_run_is_mourned_by_nobody() -> None:
