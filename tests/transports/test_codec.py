@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+import typing
+from enum import IntEnum
 
 import attrs
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.core import message_types
 from paceline.core.errors import LocalProtocolError, RemoteProtocolError
 from paceline.core.messages import (
     BULK_KIND,
@@ -133,6 +136,51 @@ def test_unknown_enum_is_a_violation_except_a_save_reason() -> None:
     assert CODEC.decode(KIND_OF[Shutdown], pack({"reason": 200})).reason is SaveReason.GRACEFUL
     refused(BULK_KIND, pack(block), "enum")
     refused(KIND_OF[Shutdown], pack({"reason": "graceful"}), "reason")
+
+
+NUMBERS = {
+    "Outcome": ["merged", "refused", "unrealized", "observer"],
+    "Refusal": ["schema", "shape", "dtype", "steps", "nonfinite", "duplicate"],
+    "ThrottleReason": ["barrier", "lead"],
+    "RoundKind": ["counts", "params", "buffers", "state"],
+    "IntentKind": ["eval_now", "checkpoint_now", "stop_now"],
+    "SaveReason": ["graceful", "max_failure", "single_survivor", "all_ranks_lost", "reduce_stall", "checkpoint",
+                   "diverged", "consensus_mismatch"],
+    "WelcomeStatus": ["forming", "joining", "resumed"],
+}  # fmt: skip
+"""The enumerations of section 3, each from 0 on."""
+
+
+def test_the_numbers_of_enumerations_never_change() -> None:
+    """N-24, section 3: they travel, and stand in files."""
+    for name, words in NUMBERS.items():
+        members = getattr(message_types, name)
+        assert [(member.name.lower(), member.value) for member in members] == [(w, n) for n, w in enumerate(words)]
+    assert BULK_KIND == 0x70 and (MAX_DEPTH, MAX_MAP_ENTRIES) == (8, 4096)
+
+
+OF_ENUMS = [
+    (cls, field.name, hint)
+    for cls in KINDS.values()
+    for field in attrs.fields(cls)
+    for hint in [typing.get_type_hints(cls)[field.name]]
+    if any(isinstance(kind, type) and issubclass(kind, IntEnum) for kind in (hint, *typing.get_args(hint)))
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "hint"), OF_ENUMS, ids=[f"{cls.__name__}.{name}" for cls, name, _ in OF_ENUMS])
+@settings(max_examples=2)
+@given(data=st.data())
+def test_an_unknown_number_ends_the_session_in_every_message(
+    cls: type, name: str, hint: object, data: st.DataObject
+) -> None:
+    """N-24: wherever an enumeration stands; where a default is stated the message is read, and nowhere else."""
+    fields = msgspec.msgpack.decode(CODEC.encode(data.draw(instances_of(cls))))
+    payload = pack({**fields, name: 200})
+    if hint is SaveReason:
+        assert getattr(CODEC.decode(KIND_OF[cls], payload), name) is SaveReason.GRACEFUL
+    else:
+        refused(KIND_OF[cls], payload, name)
 
 
 def test_integers_are_unsigned() -> None:

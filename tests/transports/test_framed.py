@@ -28,10 +28,12 @@ class ScriptedLane:
     room: int = 1 << 30
     failure: OSError | None = None
     written: bytearray = attrs.field(factory=bytearray)
+    writes: list[int] = attrs.field(factory=list)
     closed: int = 0
 
     async def send(self, views: Sequence[memoryview]) -> None:
         await trio.lowlevel.checkpoint()
+        self.writes.append(len(views))
         for view in views:
             self.written += view[: self.room - len(self.written)]
         if self.failure is not None and len(self.written) >= self.room:
@@ -216,5 +218,19 @@ def test_after_a_failed_write_nothing_more_is_written() -> None:
                 nursery.start_soon(attempt)
         assert failed == ["link to script: connection reset by the peer"] * 3
         assert len(lane.written) == 10
+
+    run(main)
+
+
+def test_a_small_frame_is_one_write_of_one_piece() -> None:
+    """N-28: so no timer of the system waits to join its parts, and no other frame comes between them."""
+
+    async def main() -> None:
+        control, bulk = ScriptedLane(), ScriptedLane()
+        channel = coordinator(control, bulk)
+        await channel.send(beacon(1))
+        await channel.send(beacon(2))
+        await channel.send_bulk(block(4), memoryview(bytes(4)))
+        assert control.writes == [1, 1] and bulk.writes == [3], "head, data where they lie, and tag"
 
     run(main)

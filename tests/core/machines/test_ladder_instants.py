@@ -10,6 +10,8 @@ import pytest
 from paceline.core import events as ev
 from paceline.core import ladder
 from paceline.core import messages as m
+from paceline.core.config import Config
+from paceline.core.detector import Learned, LearnedDetector
 from paceline.core.ladder import Climb, Stage, next_due
 from paceline.core.phases import PeerPhase
 
@@ -62,6 +64,19 @@ def test_no_more_durations_are_remembered_than_the_history_holds() -> None:
     for seconds in (1.0, 2.0, 3.0, 4.0):
         climb.remember(Stage.ACK, seconds)
     assert list(climb.durations[Stage.ACK]) == [2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(("durations", "seconds", "middle", "spread"), [
+    ((7.0, 30.0), 60.0, None, None), ((9.0, 6.0, 30.0), 27.0, 9.0, 3.0), ((30.0, 7.0, 6.0, 9.0), 17.0, 8.0, 1.5),
+    ((1.0, 1.0, 1.0), 5.0, 1.0, 0.0), ((100.0, 140.0, 180.0), 150.0, 140.0, 40.0),
+])  # fmt: skip
+def test_a_deadline_by_hand(
+    durations: tuple[float, ...], seconds: float, middle: float | None, spread: float | None
+) -> None:
+    """M-11: nothing is learned from two; the middle one of three, the mean of the two in the middle of four; held
+    between the floor and half the ceiling."""
+    limits = Config().cycle_limits
+    assert LearnedDetector().deadline(durations, limits) == Learned(seconds, len(durations), middle, spread)
 
 
 def test_a_duration_is_that_of_the_stage_and_not_of_its_last_silence() -> None:
