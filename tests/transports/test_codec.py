@@ -290,6 +290,12 @@ def test_bad_names_types_and_ends_are_violations(payload: bytes, text: str) -> N
     refused(EXITING, payload, text)
 
 
+@pytest.mark.parametrize("name", [b"\xa1?", b"\xd9\x01?", b"\xda\x00\x01?", b"\xdb\x00\x00\x00\x01?"])
+def test_a_name_may_say_its_length_in_any_way(name: bytes) -> None:
+    """N-24: UTF-8 names, and no more is asked of them; a later version may have long ones."""
+    assert CODEC.decode(EXITING, b"\x82\xa6reason\xa1x" + name + b"\x01").reason == "x"
+
+
 def test_pickles_are_noise() -> None:
     """N-24, F74: no pickle is ever loaded; as a payload it is a violation of any kind."""
     for kind in (*KINDS, BULK_KIND):

@@ -15,8 +15,8 @@ from paceline.core.detector import Learned, LearnedDetector
 from paceline.core.ladder import Climb, Stage, next_due
 from paceline.core.phases import PeerPhase
 
-from support.climbing import owes_snapshot, said
-from support.hand import Hand
+from support.climbing import owes_snapshot, said, ship
+from support.hand import Hand, named
 from support.words import hello
 
 
@@ -89,6 +89,18 @@ def test_a_duration_is_that_of_the_stage_and_not_of_its_last_silence() -> None:
     assert (climb.stage, climb.entered_at, climb.evidence_at, climb.began_at) == (Stage.ACK, 5.0, 5.0, 5.0)
 
 
+@pytest.mark.parametrize(("since", "took"), [(4.0, 3.0), (0.0, 1.0)])
+def test_a_duty_is_no_part_of_a_duration(since: float, took: float) -> None:
+    """M-11: a stage of 7 s with a duty in it until its last second, that began in it or before it; neither what is
+    learned nor what is waited for counts that time."""
+    climb = Climb(3)
+    climb.enter(Stage.ACK, 2.0)
+    climb.excuse(since, 8.0)
+    assert climb.evidence_at == 9.0 - took
+    climb.complete(Stage.ACK, None, 9.0)
+    assert list(climb.durations[Stage.ACK]) == [took]
+
+
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.SNAPSHOT])
 def test_a_batch_is_evidence_of_the_copy_and_of_nothing_else(stage: Stage) -> None:
     """M-10: a rank that trains on owes its upload, or its call, all the same."""
@@ -115,6 +127,28 @@ def test_a_step_is_waited_for_from_the_last_sign_of_the_training_on() -> None:
     hand.now += 2.0
     hand.say(0, m.Heartbeat, step_count=0, state="x"), hand.say(other, m.Heartbeat, step_count=0, state="x")
     assert ladder.step_clock(hand.co, hand.co.peers[waited]) == hand.now - 2.0
+
+
+def test_a_suspicion_is_said_once_in_a_cycle_and_again_in_the_next() -> None:
+    """M-12: per rank, cycle and stage; another attempt goes through the same stages. What it says are the numbers it
+    was judged by."""
+    hand = owes_snapshot(max_nudges=0)
+    effects = hand.tick(11.0)
+    [facts] = named(effects, "Suspect")
+    assert facts["cycle"] == 1 and (facts["deadline"], facts["median"], facts["count"]) == (10.0, None, 1)
+    assert 10.0 < facts["waited"] <= 11.0
+    hand.ready(0)
+    hand.tick(5.0)
+    hand.feed(ev.RoundProgress(hand.co.cycle.key, 0, 50, False))
+    effects = hand.tick(11.0)
+    assert said(effects) == [("Suspect", 0, "upload")] and 10.0 < named(effects, "Suspect")[0]["waited"] <= 11.0
+    hand.say(0, m.RoundFailed, cycle=1, attempt=0, round=m.RoundKind.PARAMS, cause="torn", retryable=True)
+    ship(hand, 1)
+    assert hand.co.cycle.attempt == 1 and not said(hand.tick(20.0))
+    hand.average()
+    hand.step(0, 3), hand.step(1, 3), hand.complete(0), hand.complete(1)
+    ship(hand, 1)
+    assert hand.co.cycle.number == 2 and said(hand.tick(100.0)) == [("Suspect", 0, "snapshot")]
 
 
 def test_who_has_no_link_has_a_window_and_no_ladder() -> None:
