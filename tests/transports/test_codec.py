@@ -24,6 +24,7 @@ from paceline.core.messages import (
     Contribution,
     EpochAggregated,
     Exiting,
+    Hello,
     Metrics,
     NewSession,
     Outcome,
@@ -226,6 +227,16 @@ def test_hashes_have_their_size() -> None:
         decode_record(Contribution, pack(short))
     refused(KIND_OF[SyncAck], pack(ack), "digest")
     assert session == CODEC.decode(KIND_OF[NewSession], CODEC.encode(session))
+
+
+@pytest.mark.parametrize("name", ["schema_hash", "dataset_signature", "config_digest"])
+@pytest.mark.parametrize("size", [0, 31, 33])
+@settings(max_examples=1)
+@given(data=st.data())
+def test_each_hash_of_a_hello_has_its_size(name: str, size: int, data: st.DataObject) -> None:
+    """M-5, N-24: the door compares what is whole."""
+    fields = msgspec.msgpack.decode(CODEC.encode(data.draw(instances_of(Hello))))
+    refused(KIND_OF[Hello], pack({**fields, name: bytes(size)}), name)
 
 
 # --- strictness of the raw bytes -------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_each_message_of_a_lost_link_is_sent_or_reported_as_failed_and_never_bot
 
 
 def test_a_link_on_which_a_write_has_failed_is_used_no_more():
-    """N-4, N-10: nothing is written behind the hole, what was to follow has failed too; the reader is as good as ever."""
+    """N-4, N-10: nothing is written behind the hole, and what was to follow has failed too, however well it reads."""
 
     async def main() -> None:
         async with stage() as s:

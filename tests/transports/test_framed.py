@@ -305,7 +305,8 @@ def test_a_second_reader_of_a_lane_is_a_mistake_of_the_caller(lane: str) -> None
             nursery.start_soon(read)
             await held.waited_for.wait()
             with pytest.raises(LocalProtocolError, match=f"already receives on the {lane} lane"):
-                await read()
+                with trio.move_on_after(1.0):  # what waits is no mistake to it
+                    await read()
             held.may_give.set()
         assert len(found) == 1
 

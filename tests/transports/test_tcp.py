@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Sequence
 
 import attrs
 import pytest
@@ -22,7 +21,6 @@ from paceline.core.messages import Exiting
 from paceline.core.wire import DialHandshake, Lane
 from paceline.transports import framed
 from paceline.transports.api import Channel
-from paceline.transports.socket_lane import SocketLane
 from paceline.transports.tcp import TcpTransport
 from paceline.transports.tcp_listener import PENDING_PRELUDES, TcpListener
 
@@ -242,40 +240,6 @@ def test_a_public_peer_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> No
     assert [record.getMessage().split()[0] for record in caplog.records] == ["8.8.8.8", "2001:4860::1"]
 
 
-def test_nothing_waits_to_be_joined_with_more() -> None:
-    """N-28, N-5: NODELAY on both lanes of both ends."""
-
-    async def main() -> None:
-        async with meeting(TCP) as met:
-            for channel in await met.join():
-                for lane in (channel._control, channel._bulk):
-                    told = lane._socket.getsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY)
-                    assert told != 0
-
-    run(main)
-
-
-def test_the_pieces_of_a_frame_go_to_the_system_together() -> None:
-    """N-28: one call for all of them; what it does not take is given to it again, from where it stopped."""
-
-    class Counted:
-        def __init__(self) -> None:
-            self.calls: list[list[bytes]] = []
-
-        async def sendmsg(self, views: Sequence[memoryview]) -> int:
-            await trio.lowlevel.checkpoint()
-            self.calls.append([bytes(view) for view in views])
-            return min(5, sum(map(len, views)))
-
-    async def main() -> None:
-        socket = Counted()
-        pieces = (memoryview(b"head"), memoryview(b""), memoryview(b"data"), memoryview(b"tag"))
-        await SocketLane(socket).send(pieces)  # type: ignore[arg-type]
-        assert socket.calls == [[b"head", b"data", b"tag"], [b"ata", b"tag"], [b"g"]]
-
-    run(main)
-
-
 # --- pairing
 
 
@@ -418,8 +382,8 @@ def test_a_peer_that_takes_no_message_is_given_up(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("upward", [True, False], ids=["a contribution", "a consensus"])
 def test_a_bulk_lane_may_be_held_back_for_as_long_as_it_takes(upward: bool) -> None:
-    """R-11: the averager does not read a rank that is ahead of the others, nor a rank a consensus while it is in a step.
-    That is no stall of who writes (M-3, N-5)."""
+    """R-11: the averager does not read a rank that is ahead of the others, nor a rank the consensus while it is in a
+    step. That is no stall of who writes (M-3, N-5)."""
 
     async def main() -> None:
         async with meeting(TCP, transport=TcpTransport(dial_total_s=0, write_stall_s=0.01)) as met:
