@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from .forked import start
+from .launcher import PATIENCE_S
 
 HERE = Path(__file__).parent
 TOKEN = "5e" * 32
 RUN_ID = "1d" * 16
-PATIENCE_S = 30.0
-"""No step of these tests takes a tenth of it; a test that needs more hangs."""
-
 FIRST_WINDOW = 8
 """A step that every rank of a new run takes, however slow it is beside the others: before any speed is known each is
 given ten. What a later window gives it depends on the machine."""
