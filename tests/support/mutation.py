@@ -131,15 +131,15 @@ class Worker:
         return [self._put(name, steps, noticed) for name, steps in mutants]
 
     def _put(self, mutant: str, steps: list[tuple[str, Any]], noticed: list[int]) -> dict[str, Any]:
-        began = time.perf_counter()
         layer, by = self._lint(mutant, steps)
-        test = None
+        told = {"layer": layer, "by": by, "seconds": 0.0, "asked": 0}
         if not layer:
-            asked = [(name, first(step, noticed)) for name, step in steps if step != LINT]
-            layer, by, test = self._in_child(mutant, asked)
-        if test is not None:
+            ordered = [(name, first(step, noticed)) for name, step in steps if step != LINT]
+            told = self._in_child(mutant, ordered)
+        test = told.pop("test", None)
+        if test is not None and told["layer"]:
             noticed[:] = [test, *(number for number in noticed if number != test)]
-        return {"mutant": mutant, "layer": layer, "by": by, "seconds": time.perf_counter() - began}
+        return {"mutant": mutant, **told}
 
     def _lint(self, mutant: str, steps: list[tuple[str, Any]]) -> tuple[str, str]:
         """The layer and what the lint says, if it is asked. It runs nothing, so it needs no child."""
@@ -149,21 +149,25 @@ class Worker:
                 return layer, found
         return "", ""
 
-    def _in_child(self, mutant: str, steps: list[tuple[str, Any]]) -> tuple[str, str, int | None]:
-        """The layer that notices and how, and the number of the test if it is one."""
-        layer, by, test = "", "", None
+    def _in_child(self, mutant: str, steps: list[tuple[str, Any]]) -> dict[str, Any]:
+        """The layer that notices and how, both empty if none does; the number of the last test that was asked, how many
+        were, and the seconds of the processor that all of it took."""
+        told: dict[str, Any] = {"layer": "", "by": "", "asked": 0}
         with Child(self._try, mutant, steps) as child:
             try:
-                for told in child.lines(LAYER_LIMIT_S):
-                    layer, by, test = told.get("layer", layer), told["by"], told.get("test")
-                    if told["noticed"]:
-                        return layer, by, test
-                    child.limit = told["limit"]
+                for line in child.lines(LAYER_LIMIT_S):
+                    told["asked"] += "test" in line and not line["noticed"]
+                    told |= {key: line[key] for key in ("layer", "by", "test") if key in line}
+                    if line["noticed"]:
+                        break
+                    child.limit = line["limit"]
+                else:
+                    told |= {"layer": "", "by": ""}
             except TimeoutError:
-                return layer, f"{by}: lasts too long", test
+                told["by"] += ": lasts too long"
             except EOFError:
-                return layer, f"{by}: the process died", test
-        return "", "", None
+                told["by"] += ": the process died"
+        return {**told, "seconds": child.seconds}
 
     def _try(self, mutant: str, steps: list[tuple[str, Any]]) -> Iterator[Any]:
         """Before each test what comes, so that it is known what lasts too long; and what has noticed."""
@@ -210,12 +214,13 @@ class Worker:
 
 
 class Child:
-    """A forked process that runs a generator and tells each of its values; ended when the block is left, and `status`
-    is how, as the system gives it."""
+    """A forked process that runs a generator and tells each of its values; ended when the block is left. Then `status`
+    is how, as the system gives it, and `seconds` what it used of the processor: what others do is no matter."""
 
     def __init__(self, body: Any, *arguments: Any) -> None:
         self.limit: float | None = None
         self.status: int | None = None
+        self.seconds = 0.0
         self._rest = b""
         self._read, write = os.pipe()
         sys.stdout.flush()
@@ -270,7 +275,8 @@ class Child:
             os.killpg(self._pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)  # one that has not come to its own session yet
-        self.status = os.waitpid(self._pid, 0)[1]
+        _, self.status, used = os.wait4(self._pid, 0)
+        self.seconds = used.ru_utime + used.ru_stime
 
 
 def first(step: Any, noticed: list[int]) -> Any:
