@@ -159,18 +159,20 @@ def test_what_became_of_a_mutant_in_the_end_is_what_whole_runs_said() -> None:
     assert joined(found, later) == [found[0], Found("b", "whole runs", "a test", 3.0, 33), Found("c", "", "", 3.0, 24)]
 
 
-def test_mutants_of_one_event_are_kin_and_those_of_one_function() -> None:
+def test_mutants_of_one_event_are_kin_and_those_of_one_module() -> None:
     found = mutants()
     kin = {mutant.kin for mutant in found.values() if mutant.name.startswith("cycle/") and "/Judge/" in mutant.name}
     assert kin == {"cycle/Judge"}
-    assert found["gates.overdue/compare:co.now > due → co.now >= due"].kin == "gates.overdue"
+    assert found["gates.overdue/compare:co.now > due → co.now >= due"].kin == "gates"
 
 
 def test_a_test_that_noticed_kin_is_asked_first() -> None:
-    """The last that noticed before the others; the rest in their order, and functions as they are."""
-    step = [(3, 5.0), (1, 5.0), (4, 5.0), (2, 5.0)]
-    assert [number for number, _ in first(step, [2, 9, 1])] == [2, 1, 3, 4]
-    assert first("module:function", [2]) == "module:function"
+    """The last that noticed before the others, then the tests of their files, likewise; the rest in their order, and
+    functions as they are."""
+    files = ["x", "a", "b", "x", "a", "b", "x", "x", "x", "b"]
+    step = [(3, 5.0), (1, 5.0), (4, 5.0), (2, 5.0), (5, 5.0)]
+    assert [number for number, _ in first(step, [2, 9, 1], files)] == [2, 1, 5, 4, 3]
+    assert first("module:function", [2], files) == "module:function"
 
 
 def test_a_guard_is_put_to_tests_of_the_rows_below_it() -> None:

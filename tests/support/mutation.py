@@ -12,7 +12,7 @@ mutant in place and says how it noticed, or None. A test that lasts too long has
 is a dead one. A mutant written by hand (mutants.py) is put to its own tests.
 
 The mutants of one job are kin, such as those of one row. The test that noticed one is asked first about the next, since
-it probably looks at the same thing. What a mutant's kin are does not depend on which worker is free, nor does,
+it probably looks at the same thing, and after it the other tests of its file. What a mutant's kin are does not depend on which worker is free, nor does,
 therefore, which test is named.
 """
 
@@ -60,6 +60,7 @@ class Worker:
     def __init__(self, channels: str) -> None:
         self.jobs, self.answers = (int(number) for number in channels.split(","))
         self.items: list[pytest.Item] = []
+        self.files: list[str] = []
         # The same examples for every mutant, none kept, and neither a smaller one nor a second fault looked for: only
         # whether it fails counts.
         hypothesis.settings.register_profile(
@@ -78,6 +79,7 @@ class Worker:
         if session.testsfailed:
             raise session.Interrupted("the tests cannot be collected")
         self.items = session.items
+        self.files = [item.nodeid.partition("::")[0] for item in self.items]
         with os.fdopen(self.jobs, encoding="utf-8") as jobs, os.fdopen(self.answers, "w", encoding="utf-8") as answers:
             for line in jobs:
                 job = json.loads(line)
@@ -134,7 +136,7 @@ class Worker:
         layer, by = self._lint(mutant, steps)
         told = {"layer": layer, "by": by, "seconds": 0.0, "asked": 0}
         if not layer:
-            ordered = [(name, first(step, noticed)) for name, step in steps if step != LINT]
+            ordered = [(name, first(step, noticed, self.files)) for name, step in steps if step != LINT]
             told = self._in_child(mutant, ordered)
         test = told.pop("test", None)
         if test is not None and told["layer"]:
@@ -279,12 +281,14 @@ class Child:
         self.seconds = used.ru_utime + used.ru_stime
 
 
-def first(step: Any, noticed: list[int]) -> Any:
-    """A step that is a list of tests with those in front that noticed before; any other as it is."""
+def first(step: Any, noticed: list[int], files: list[str]) -> Any:
+    """A step that is a list of tests with those in front that noticed before, the last one first, then those of the
+    same files, which look at the same thing from other sides; any other step as it is."""
     if isinstance(step, str):
         return step
     place = {number: index for index, number in enumerate(noticed)}
-    return sorted(step, key=lambda each: place.get(each[0], len(place)))
+    near = {files[number]: len(place) + index for index, number in reversed(list(enumerate(noticed)))}
+    return sorted(step, key=lambda each: place.get(each[0], near.get(files[each[0]], 2 * len(place))))
 
 
 def _with_next(values: list[Any]) -> Iterator[tuple[Any, Any]]:
