@@ -75,10 +75,7 @@ _AGAIN = (
     Coupling(AGAIN, run=(_TR,), guards=("gates.limits_lead", "gates.lead_exceeded"), rule="G-8"),
 )  # fmt: skip
 
-_LAST = (
-    Coupling(13, run=_NOT_OVER, does=("beacon",), rule="N-8"),
-    Coupling(13, run=_NOT_OVER, does=("set_deadline",), rule="C-3"),
-)
+_LAST = (Coupling(13, run=_NOT_OVER, does=("beacon", "set_deadline"), rule="N-8 C-3"),)
 
 _AT_ONCE = (
     Coupling("SyncAck", "peer", fires="cycle.SyncAck", rule="C-6", note="the peer accepts, the cycle decides"),
