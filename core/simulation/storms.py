@@ -9,7 +9,7 @@ from .. import effects as fx
 from .. import messages as m
 from .action import COORDINATOR, NOBODY, Action, act
 from .blocks import frame_bytes
-from .clockwork import Clockwork, never
+from .clockwork import Clockwork
 from .dice import Dice
 from .faults import FIRES, MOST_PER_SITE, Plan
 from .process import Process
@@ -18,6 +18,10 @@ from .world import Step
 __all__ = ["Storm"]
 
 LASTING = {"pause": "resume", "hang": "recover", "mute": "heal", "deafen": "heal"}
+BEARS = {"poison": "poisoned", "forge": "forges", "fail": "failing", "withhold": "withholds"}
+"""What a process is until the next time that it matters, or until all faults stop."""
+DAMAGES = frozenset({"drop", "lose", "duplicate", "repeat", "overtake", "swap", "corrupt", "taint"})
+"""What changes a link with nobody told: one of its ends notices sooner or later, and ends it."""
 FRAMES_EVERY = 6.0
 """Mean time between two faults of frames, in steps of the fastest rank; storms are short."""
 CUTS = frozenset({"split", "crack"})
@@ -57,7 +61,7 @@ LONGEST = 8.0
 class Storm:
     """Strikes `plan` at a world that a clockwork moves. `second` is what the run takes for one step of its fastest
     rank, `staleness_s` the silence after which a peer is gone. `withheld` are the sessions of which somebody was asked
-    for the id and makes none."""
+    for the id and makes none; `damaged` are links, as the numbers of their process and of themselves (`DAMAGES`)."""
 
     def __init__(self, clockwork: Clockwork, plan: Plan, dice: Dice, second: float, staleness_s: float) -> None:
         self.clockwork = clockwork
@@ -66,6 +70,7 @@ class Storm:
         self.over = False
         self.struck = 0
         self.withheld: set[int] = set()
+        self.damaged: set[tuple[int, int]] = set()
         self._due: list[str] = []
         self._dice = dice
         self._second = second
@@ -107,21 +112,23 @@ class Storm:
         self.over = True
         self.world.lasts = None
         self._revive()
-        self.clockwork.linger = never
-        self.clockwork.away_until = 0.0
         for process in self.world.processes:
             for kind in ("resume", "recover", "heal"):
                 if kind in self.world.possible(process):
                     self.clockwork.do(act(kind, process.number))
-            if process.withholds and process.alive:
-                self._do("withhold", process.number, 1)
+            for kind, field in BEARS.items():
+                if getattr(process, field) and process.alive:
+                    self._do(kind, process.number, 1)
             if process.broken and process.alive:
                 self._do("break", process.number)
         if self.world.averager.full:
             self._do("full")
+        self.clockwork.settle()
 
     def _do(self, kind: str, who: int = NOBODY, amount: int = 0) -> None:
         self.struck += 1
+        if kind in DAMAGES:
+            self.damaged.add((who, self.world.processes[who].link))
         self.clockwork.do(Action(kind, who, amount))
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
