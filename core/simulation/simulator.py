@@ -213,7 +213,8 @@ class Run:
             text = f"without any fault the run ended {finish.status}: {finish.text}"
             require(bool(self.excuse), "I30", text)
         elif world.co.cycle.sync_rounds == averages:
-            self.excuse = "decided" if decided else "trained" if trained else ""
+            stopped = finish.status == "stopped"  # of this it may have heard afterwards (M-54)
+            self.excuse = "decided" if decided or stopped else "trained" if trained else ""
             require(bool(self.excuse), "I38", "after the last fault no cycle was realized")
 
     def _advance(self, until: float, done: Callable[[], bool]) -> None:

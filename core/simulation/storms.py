@@ -195,7 +195,7 @@ class Storm:
         if alive:
             process = self._dice.pick(alive)
             self._lasting("mute", process, ZOMBIE[1] * self._staleness_s)
-            self._later(ZOMBIE[0] * self._staleness_s, lambda: self._knock(process.rank))
+            self._later(ZOMBIE[0] * self._staleness_s, lambda: None if self.over else self._knock(process.rank))
 
     def _plague(self, kind: str) -> None:
         """Nobody ships anything finite."""
@@ -215,10 +215,15 @@ class Storm:
             self._do("crash", self._dice.pick(rest).number)
         if "return" in self.plan.kinds and self._dice.chance(0.7):
             seat = process.rank
-            self._later(self._dice.long_tail(self._staleness_s / 8, self._staleness_s * 4), lambda: self._knock(seat))
+            self._later(self._dice.long_tail(self._staleness_s / 8, self._staleness_s * 4), lambda: self._comes(seat))
+
+    def _comes(self, seat: int) -> None:
+        """A process comes back to its seat, also when all faults have stopped; then it takes that of nobody."""
+        if not self.over or not self.world.seats[seat].alive:
+            self._knock(seat)
 
     def _knock(self, seat: int) -> None:
-        if not self.over and not self.world.over:
+        if not self.world.over:
             self._do("join", seat)
 
     def _return(self, kind: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from paceline.core import messages as m
@@ -185,6 +186,24 @@ def test_nobody_is_away_when_all_faults_stop() -> None:
     run._liveness()
 
     assert run.world.finished and run.excuse == "" and clockwork.now < until + 900.0
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_who_was_to_come_back_does_unless_the_seat_is_taken(monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+    """M-7: to come back is no fault; to end the life that has the seat is one."""
+    run = in_training(link_grace_s=0.0, elastic=True)
+    run.storm.plan = attrs.evolve(run.storm.plan, kinds=("return",), weights=(1.0,))
+    with monkeypatch.context() as luck:
+        luck.setattr(Dice, "chance", lambda self, share: True)
+        run.storm.kill(run.world.processes[1])
+    if taken:
+        while run.world.co.peers[1].alive:
+            run.clockwork.advance()
+        run.clockwork.do(Action("join", 1))
+    run._liveness()
+
+    assert run.world.finished and len(run.world.processes) == 3
+    assert run.marks.reached["a dead rank came back"] == 1
 
 
 def test_an_id_of_a_session_is_made_where_the_rank_is() -> None:
