@@ -116,6 +116,11 @@ class Clockwork:
         """The longest that a message is on its way, if nothing lingers."""
         return max(self.pace.latency_s) * (1.0 + JITTER)
 
+    @property
+    def transfer_s(self) -> float:
+        """The longest that a copy of a model takes until it is at the other end, likewise."""
+        return self.pace.copy_s + self.trip_s + max(self.pace.part_s) * self.world.setup.blocks * (1.0 + JITTER)
+
     # --- what is to come -------------------------------------------------------------------------------------------
 
     def at(self, second: float, call: Callable[[], None]) -> None:
@@ -184,8 +189,9 @@ class Clockwork:
         self.linger, self.away_until = never, 0.0
         for number, coming in self._coming.items():
             self._hasten(coming, self.world.processes[number])
-        self._heap = [(self._sooner(*entry[:4]) if entry[4] is None else entry[0], *entry[1:]) for entry in self._heap]
-        heapq.heapify(self._heap)
+        entries, self._heap = self._heap, []
+        for entry in sorted(entries):
+            self._settle(*entry)
         self._look_at_rest()
 
     def _hasten(self, coming: Coming, process: Process) -> None:
@@ -198,14 +204,19 @@ class Clockwork:
             ends = [latest + coming.part_s * (1.0 + JITTER) * count for count in blocks]
             setattr(coming, lane, deque(map(min, getattr(coming, lane), ends)))
 
-    def _sooner(self, at: float, order: int, kind: str, who: int) -> float:
-        """When an entry of the heap is to come that may have been made to linger."""
+    def _settle(self, at: float, order: int, kind: str, who: int, call: Callable[[], None] | None) -> None:
+        """Back into the heap with what may have been made to linger, but for what is to happen no more: in its place
+        another of its kind would wait."""
+        world = self.world
         if kind in OF_AVERAGER:
-            return min(at, self.now + self._of_averager(kind))
-        if kind == "tick" or (kind == "step" and self._strided):
-            return at
-        process = self.world.processes[who]
-        return min(at, self._when(kind, process)) if kind in self.world.possible(process) else at
+            at = min(at, self.now + self._of_averager(kind))
+        elif call is None and kind != "tick" and not (kind == "step" and self._strided):
+            process = world.processes[who]
+            if kind not in world.possible(process):
+                self._coming[who].kinds.discard(kind)
+                return
+            at = min(at, self._when(kind, process))
+        heapq.heappush(self._heap, (at, order, kind, who, call))
 
     def _push(self, at: float, kind: str, who: int, call: Callable[[], None] | None = None) -> None:
         self._order += 1

@@ -16,7 +16,7 @@ import attrs
 from ..events import HelloReceived
 from ..finish import DIVERGED_CYCLES, UNHEALTHY_REFUSALS
 from ..phases import RunPhase, WorkerPhase
-from ..worker_link import pause_s
+from ..worker_link import LAST_PAUSE_S, pause_s
 from .setup import greeting
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ..coordinator import Coordinator
     from ..peer import Peer
+    from .clockwork import Clockwork
     from .process import Process
-    from .world import World
 
 __all__ = ["Losses"]
 
@@ -49,17 +49,16 @@ class Losses:
     sound: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, world: World, now: float, trip_s: float, damaged: Collection[tuple[int, int]], *,
-           decided: bool) -> Losses:  # fmt: skip
-        """What is lost in a world whose faults have stopped at second `now`. `trip_s`: the seconds of a message on the
-        slowest link. `damaged` are links, as number and link of a process, on which something was lost, doubled or
-        changed."""
+    def of(cls, clock: Clockwork, damaged: Collection[tuple[int, int]], *, decided: bool) -> Losses:
+        """What is lost in a world whose faults have just stopped. `damaged` are links, as number and link of a process,
+        on which something was lost, doubled or changed."""
+        world = clock.world
         co = world.co
         whole = [process for _, process in sorted(world.seats.items()) if (process.number, process.link) not in damaged]
         return cls(
             decided=decided, forming=co.run.phase == RunPhase.FORMING,
             spoilt=co.cycle.sick_cycles + co.cycle.pending >= DIVERGED_CYCLES,
-            sound=tuple((each.rank, each.incarnation) for each in whole if _is_sound(world, each, now, trip_s)),
+            sound=tuple((each.rank, each.incarnation) for each in whole if _is_sound(clock, each)),
         )  # fmt: skip
 
     def ended(self, co: Coordinator) -> list[int]:
@@ -82,8 +81,8 @@ def _lives(co: Coordinator, rank: int, incarnation: int) -> bool:
     return peer.alive and peer.incarnation == incarnation
 
 
-def _is_sound(world: World, process: Process, now: float, trip_s: float) -> bool:
-    co, worker = world.co, process.worker
+def _is_sound(clock: Clockwork, process: Process) -> bool:
+    co, worker = clock.world.co, process.worker
     peer = co.peers.get(process.rank)
     if peer is None or not _lives(co, process.rank, process.incarnation):
         return False
@@ -91,37 +90,46 @@ def _is_sound(world: World, process: Process, now: float, trip_s: float) -> bool
         return False
     if co.cycle.pending and peer.refusals_in_row >= UNHEALTHY_REFUSALS - 1:
         return False  # what it has shipped may be the one too many (D-12)
-    if co.run.phase == RunPhase.FORMING and not _forms(world, process.rank, now):
-        return False
+    patient = co.run.phase != RunPhase.FORMING or _forms(clock, peer)
     ends = _is_heard if process.linked else _finds_back
-    return ends(world, process, peer, now, trip_s)
+    return patient and _has_session(clock, process) and ends(clock, process, peer)
 
 
-def _forms(world: World, rank: int, now: float) -> bool:
-    """M-6: it has formed, or has half of the time for that before it."""
-    co, given = world.co, world.config.scaled(world.config.formation_s)
-    return not co.run.window_closed or co.peers[rank].acked or now + world.skew < co.run.closed_at + given / 2
+def _forms(clock: Clockwork, peer: Peer) -> bool:
+    """M-6: it has formed, or has time for that. The state goes up one link and down another, behind what is on them."""
+    co, config = clock.world.co, clock.world.config
+    needs = LAST_PAUSE_S * config.time_scale + 3 * clock.transfer_s
+    until = co.run.closed_at + config.scaled(config.formation_s)
+    return not co.run.window_closed or peer.acked or clock.now + clock.world.skew + needs < until
 
 
-def _is_heard(world: World, process: Process, peer: Peer, now: float, trip_s: float) -> bool:
+def _has_session(clock: Clockwork, process: Process) -> bool:
+    """R-15: it waits for none, or has waited for less than half of what it is given."""
+    until, own = process.worker.session_deadline, process.worker.settings
+    return until is None or clock.now + process.skew + own.session_wait_s / 2 < until
+
+
+def _is_heard(clock: Clockwork, process: Process, peer: Peer) -> bool:
     """M-2, W-22: the next sign of life comes before the silence is too long, in both directions."""
-    worker, silence, here, there = process.worker, world.config.staleness_s, now + process.skew, now + world.skew
+    world, worker, silence = clock.world, process.worker, clock.world.config.staleness_s
+    here, there = clock.now + process.skew, clock.now + world.skew
     beat = 0.0 if process.up else max(0.0, worker.last_beat + worker.settings.heartbeat_s - here)
     beacon = 0.0 if process.down else max(0.0, world.co.next_beacon - there)
     known = peer.attached and peer.link == process.link and worker.linked
-    heard = there + beat + trip_s < peer.last_seen + silence
-    return known and heard and here + beacon + trip_s < worker.last_heard + silence
+    heard = there + beat + clock.trip_s < peer.last_seen + silence
+    return known and heard and here + beacon + clock.trip_s < worker.last_heard + silence
 
 
-def _finds_back(world: World, process: Process, peer: Peer, now: float, trip_s: float) -> bool:
+def _finds_back(clock: Clockwork, process: Process, peer: Peer) -> bool:
     """M-42: it is taken back as the life that it is, and neither end gives it up before."""
-    worker = process.worker
+    world, worker = clock.world, process.worker
     hello = attrs.evolve(greeting(world.setup, process.rank), resume=worker.claim())
     if not peer.claim_fits(HelloReceived(0, hello)):
         return False
-    knows = process.dials_at is not None
-    dials = process.dials_at if process.dials_at is not None else now + trip_s + _first_pause(process)
-    patient = not knows or dials + trip_s + process.skew < worker.look_until
+    dials = process.dials_at
+    if dials is None:  # it does not know yet, and will
+        return clock.now + clock.trip_s + _first_pause(process) + world.skew < peer.return_until
+    patient = dials + clock.trip_s + process.skew < worker.look_until
     return patient and dials + world.skew < peer.return_until
 
 

@@ -194,9 +194,8 @@ class Run:
         decided = _is_ending(world) or not any(process.alive for process in world.processes)
         trained = world.co.run.phase > RunPhase.TRAINING
         self.storm.heal()
-        clock = self.clockwork
-        lost = Losses.of(world, clock.now, clock.trip_s, self.storm.damaged, decided=decided)
-        until, averages = clock.now + self.bound_s, world.co.cycle.sync_rounds
+        lost = Losses.of(self.clockwork, self.storm.damaged, decided=decided)
+        until, averages = self.clockwork.now + self.bound_s, world.co.cycle.sync_rounds
         self._advance(until, lambda: world.over or _is_ending(world))
         ended = lost.ended(world.co)
         require(not ended, "M-17", f"no fault had struck ranks {ended}, and they were lost after the last one")
