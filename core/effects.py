@@ -385,8 +385,8 @@ class Dial:
 
 @value
 class Stop:
-    """The worker is over: leave the loop. `status` is ok, saved, unformed, leave, failed, rejected or
-    coordinator_lost."""
+    """The worker is over: leave the loop. `status` is ok, late, saved, unformed, leave, failed,
+    rejected or coordinator_lost."""
 
     status: str
     text: str

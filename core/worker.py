@@ -296,6 +296,6 @@ def stop_error(stop: Stop) -> PacelineError | None:
 
     kinds: dict[str, type[PacelineError]] = {
         "coordinator_lost": TransportError, "rejected": RefusedError, "failed": PacelineError, "saved": StallError,
-        "unformed": StallError,
+        "unformed": StallError, "late": StallError,
     }  # fmt: skip
     return kinds[stop.status](stop.text) if stop.status in kinds else None

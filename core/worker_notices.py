@@ -248,14 +248,18 @@ class WorkerNotices:
 
     def stop_clean(self, event: object) -> None:
         """Nothing is left to do. A reason to shut down other than the end of the work is one why there is no run: that
-        is no good end of a training, and nobody may take it for one (C-25, M-6)."""
+        is no good end of a training, and nobody may take it for one (C-25, M-6). Neither may one that came too late for
+        a consensus: it would save its own model as the one that was trained (M-23)."""
         self._let_go()
         reason = event.reason if isinstance(event, m.Shutdown) else m.SaveReason.GRACEFUL
-        if reason == m.SaveReason.GRACEFUL:
-            self.outbox.append(Stop("ok", "the run is over"))
-        else:
+        if reason != m.SaveReason.GRACEFUL:
             told = f"the run did not form ({reason.name.lower()}), so nothing was trained; the coordinator says why"
             self.outbox.append(Stop("unformed", told))
+        elif self.committed == NO_CYCLE:
+            late = "this rank came too late: the run was over before it was given the consensus, and the model here is"
+            self.outbox.append(Stop("late", f"{late} not the one that was trained; any other rank has that"))
+        else:
+            self.outbox.append(Stop("ok", "the run is over"))
 
     def stop_saved(self, event: object) -> None:
         """The run ended by ShutdownWithSave."""

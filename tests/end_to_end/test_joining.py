@@ -23,7 +23,9 @@ def test_a_killed_rank_that_is_started_again_becomes_a_voter(tmp_path: Path, pol
         victim.until(lambda line: line.get("step") == 15)
         victim.process.kill()
         coordinator.until(lambda line: line.get("event") == "Died")
-        again.go()
+        with survivor.paused():
+            again.go()
+            coordinator.until(lambda line: line.get("event") == "Joined")
         first = again.until(lambda line: line.get("step") == 1)
         assert (coordinator.end(), survivor.end(), again.end()) == (0, 0, 0), coordinator.stderr + again.stderr
 
@@ -45,8 +47,9 @@ def test_a_rank_more_than_there_were_joins_a_run_with_seats(tmp_path: Path) -> N
         late = s.rank(*options, "--wait")
         late.until(lambda line: "ready" in line)
         first.until(lambda line: line.get("step") == 15)
-        late.go()
-        assert late.until(lambda line: "joined" in line)["joined"] == 1
+        with first.paused():
+            late.go()
+            assert late.until(lambda line: "joined" in line)["joined"] == 1
         assert (coordinator.end(), first.end(), late.end()) == (0, 0, 0), coordinator.stderr + late.stderr
         assert late.lines[-1]["steps"] > 0 and accounting(coordinator.lines) == (0, 0)
         assert first.lines[-1]["norm"] == late.lines[-1]["norm"], "I59"
@@ -60,7 +63,8 @@ def test_a_frozen_world_refuses_a_late_rank_and_goes_on(tmp_path: Path) -> None:
         late = s.rank("--wait")
         late.until(lambda line: "ready" in line)
         first.until(lambda line: line.get("step") == 15)
-        late.go()
-        assert late.end() != 0 and "elastic = False" in late.stderr
+        with first.paused():
+            late.go()
+            assert late.end() != 0 and "elastic = False" in late.stderr
         assert (coordinator.end(), first.end()) == (0, 0)
         assert accounting(coordinator.lines) == (0, 0)

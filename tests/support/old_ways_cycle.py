@@ -176,8 +176,8 @@ def a_stall_is_a_rest(patch: Patch) -> None:
 def a_lost_rank_ends_averaging(patch: Patch) -> None:
     """When a rank is lost in a round, the averager is done for."""
 
-    def change(gone: Any, cycle: Cycle, rank: int, owing: bool) -> None:
-        gone(cycle, rank, owing)
+    def change(gone: Any, cycle: Cycle, rank: int) -> None:
+        gone(cycle, rank)
         cycle.co.condemn(m.SaveReason.REDUCE_STALL, "the averager is gone")
 
     around(patch, Cycle, "member_gone", change)

@@ -57,7 +57,9 @@ class Stage:
                        merged_steps=0, next_plan=PLAN)  # fmt: skip
         await self.order(fx.Train)
         for kind in (m.SnapshotReady, m.SyncAck):
-            assert isinstance(await self.far.receive(), kind)
+            while isinstance(report := await self.far.receive(), m.Heartbeat):  # one may be due at any time
+                pass
+            assert isinstance(report, kind)
 
     async def order(self, kind: type) -> Any:
         while True:

@@ -297,18 +297,24 @@ def test_a_worker_in_a_collective_is_asked_for_the_digest_of_cycle_0_only() -> N
     assert not of(rank.sync(1), fx.RunCollective)[0].check
 
 
+@pytest.mark.parametrize("had", [True, False], ids=["with a consensus", "without one"])
 @pytest.mark.parametrize("reason", list(m.SaveReason))
-def test_a_rank_whose_run_did_not_form_does_not_end_as_if_it_had_trained(reason: m.SaveReason) -> None:
-    """C-25: only a graceful shutdown is a good end."""
+def test_a_rank_without_a_run_does_not_end_as_if_it_had_trained(reason: m.SaveReason, had: bool) -> None:
+    """C-25: only a graceful shutdown is a good end, and that for who has had a consensus (M-23)."""
     rank = Rank(checks=True)
+    if had:
+        rank.request(0, observer=True), rank.copied(0), rank.staged(0, outcome=m.Outcome.OBSERVER)
+        rank.update(0, outcome=m.Outcome.OBSERVER)
     orders = rank.control(m.Shutdown, reason=reason)
     (stop,) = of(orders, fx.Stop)
     assert reports(orders, m.Exiting) and rank.worker.phase == WorkerPhase.STOPPED
     error = stop_error(stop)
-    if reason == m.SaveReason.GRACEFUL:
+    if reason != m.SaveReason.GRACEFUL:
+        assert isinstance(error, StallError) and reason.name.lower() in str(error)
+    elif had:
         assert stop.status == "ok" and error is None
     else:
-        assert isinstance(error, StallError) and reason.name.lower() in str(error)
+        assert isinstance(error, StallError) and "this rank came too late" in str(error)
 
 
 # --- runs that end before their first average ------------------------------------------------------------------------
