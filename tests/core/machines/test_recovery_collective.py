@@ -147,8 +147,8 @@ def test_ranks_that_hold_the_version_of_the_books_need_no_voter() -> None:
 
 
 @pytest.mark.parametrize(("claimed", "stands"), [
-    ({"control_seq": 900}, True), ({"control_seq": 900, "version": 0}, False), ({"control_seq": 900, "version": 2}, False),
-    ({"incarnation": 2, "cycle": 1}, True), ({"incarnation": 2, "cycle": 0, "session_id": 1}, True),
+    ({"control_seq": 900}, True), ({"control_seq": 900, "version": 0}, False), ({"incarnation": 2, "cycle": 1}, True),
+    ({"control_seq": 900, "version": 2}, False), ({"incarnation": 2, "cycle": 0, "session_id": 1}, True),
     ({"incarnation": 2, "cycle": 0, "session_id": 9}, False), ({}, False),
 ])  # fmt: skip
 def test_who_stands_on_the_version_of_the_books(claimed: dict[str, Any], stands: bool) -> None:
@@ -162,18 +162,6 @@ def test_who_stands_on_the_version_of_the_books(claimed: dict[str, Any], stands:
     assert stands_on_version(hand.co, greeting) == stands
     hand.co.peers[1].link = 5
     assert not stands_on_version(hand.co, greeting), "somebody has come back to this seat since"
-
-
-def test_the_next_life_of_a_generator_was_not_asked() -> None:
-    """M-32, M-45: the journal knows of a session that rank 0 was to make an id for. Alone, under a new life, it is
-    asked again (a storm of 3 ranks, collective)."""
-    hand = joint(2, min_ranks=1, samples=200)
-    assert asked(hand.failed(0)) == [(0, 2)]
-    restarted(hand)
-    hand.feed(ev.ProcessExited(1, 1, 1))
-    effects = knock(hand, 0, generation=1, control_seq=900)
-
-    assert asked(effects)[-1][0] == 0 and not hand.co.save_issued
 
 
 def test_nothing_is_built_on_a_rank_that_has_not_come() -> None:
