@@ -380,23 +380,26 @@ def test_a_peer_that_takes_no_message_is_given_up(monkeypatch: pytest.MonkeyPatc
     run(main)
 
 
-def test_a_bulk_lane_may_be_held_back_for_as_long_as_it_takes() -> None:
-    """R-11: the averager does not read a rank that is ahead of the others. That is no stall of the rank (M-3)."""
+@pytest.mark.parametrize("upward", [True, False], ids=["a contribution", "a consensus"])
+def test_a_bulk_lane_may_be_held_back_for_as_long_as_it_takes(upward: bool) -> None:
+    """R-11: the averager does not read a rank that is ahead of the others, nor a rank the consensus while it is in a
+    step. That is no stall of who writes (M-3, N-5)."""
 
     async def main() -> None:
         async with meeting(TCP, transport=TcpTransport(dial_total_s=0, write_stall_s=0.01)) as met:
-            rank, coordinator = await met.join()
+            ends = await met.join()
+            writer, reader = ends if upward else reversed(ends)
             blocks = 40
 
             async def ship() -> None:
                 for number in range(blocks):
-                    await rank.send_bulk(block(512 * 1024, offset=number), pattern(512 * 1024))
+                    await writer.send_bulk(block(512 * 1024, offset=number), pattern(512 * 1024))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ship)
                 await trio.testing.wait_all_tasks_blocked(0.1)  # many times the bound: the lane is full and waits
                 for number in range(blocks):
-                    assert (await coordinator.receive_bulk(Landing())).offset == number
+                    assert (await reader.receive_bulk(Landing())).offset == number
 
     run(main)
 
