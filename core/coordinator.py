@@ -74,6 +74,8 @@ CYCLE_REPORTS = frozenset(REPORT_NAMES.values()).intersection(JOINT.occurrences)
 """Reports whose second half is decided by the cycle."""
 QUIET = frozenset({"Batch", "Heartbeat", "LrUpdate", "Metrics", "ResourceSample", "SnapshotReady", "SyncAck"})
 """Reports that open no gate unless their row says so (`urgent`, C-4)."""
+OF_REPORTS = {kind: (name, name in CYCLE_REPORTS, name in QUIET) for kind, name in REPORT_NAMES.items()}
+"""All of this about each, looked up once."""
 NO_PART_OF_A_SAVE = frozenset({
     "Batch", "EpochFnElapsed", "EvalResult", "Intent", "LrUpdate", "Metrics", "SessionIdGenerated",
 })  # fmt: skip
@@ -172,7 +174,7 @@ class Coordinator:
         except TypeError:
             raise wrong_time(self.now, now) from None
         received = event.__class__ is Received
-        if not received:
+        if not received and not OF_COORDINATOR[event.__class__](event):
             OF_COORDINATOR.check(event)
         self.handling, self.now = True, now
         self.records.append((now, event))
@@ -249,10 +251,11 @@ class Coordinator:
 
     def _receive(self, message: Any) -> None:
         """Steps 1 to 3 of the pass for a report: fence, stamp, evidence."""
-        name = REPORT_NAMES.get(message.__class__)
-        if name is None:
+        known = OF_REPORTS.get(message.__class__)
+        if known is None:
             self._not_a_report(message)
             return
+        name, of_cycle, quiet = known
         peer = self.peers.get(message.rank)
         if message.run_id != self.config.run_id:
             self.fence(message.rank, "other_run")
@@ -277,16 +280,16 @@ class Coordinator:
             if message.control_seq > peer.handled_seq and not peer.acknowledge(message.control_seq):
                 self._violation(peer, f"control message {message.control_seq} is confirmed and was never sent")
                 return
-            if name in CYCLE_REPORTS and message.generation != self.generation:
+            if of_cycle and message.generation != self.generation:
                 self.fence(message.rank, name)  # M-43: of a round that ended with the life of a coordinator
                 return
             if self.cycle.phase is STALLED and name in NO_PART_OF_A_SAVE:
                 return  # C-44: that it came is all there is to it
         row = self.peer_engine.fire(peer, name, message)
-        if row.kind is ACCEPT and name in CYCLE_REPORTS:
+        if of_cycle and row.kind is ACCEPT:
             row = self.couple(name, peer, message) or row
         if row.kind is ACCEPT:
-            if name not in QUIET:
+            if not quiet:
                 self.urgent = True
         elif row.kind is Kind.FENCED:
             self.fence(message.rank, name)

@@ -35,7 +35,6 @@ from __future__ import annotations
 import functools
 import keyword
 import linecache
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
@@ -204,7 +203,7 @@ def undecided(table: Table, phase: object, event_name: str) -> InvariantError:
     return InvariantError(f"table {table.name}: no row decides event {event_name} in phase {name}")
 
 
-def _count(taken: Taken, table: Table, index: int) -> None:
+def _count(table: Table, taken: Taken, index: int) -> None:
     key = (table.name, index)
     taken[key] = taken.get(key, 0) + 1
 
@@ -241,25 +240,15 @@ def _is_name(text: str) -> bool:
 @state
 class CompiledEngine:
     """Runs a table through one generated function per cell, found by phase and event name in two dictionary
-    look-ups. Made by `compile_table`."""
+    look-ups. Made by `compile_table`, which generates `fire` too (see `Engine.fire`)."""
 
     table: Table
-    _cells: dict[IntEnum, dict[str, Callable[[Any, object], int]]]
     _sources: dict[IntEnum, dict[str, str]]
-    _phase_of: Callable[[Any], IntEnum]
     taken: Taken | None = None
 
-    def fire(self, machine: Any, event_name: str, event: object, /) -> Row:
-        """See `Engine.fire`."""
-        phase = self._phase_of(machine)
-        try:
-            cell = self._cells[phase][event_name]
-        except KeyError:
-            raise undecided(self.table, phase, event_name) from None
-        index = cell(machine, event)
-        if self.taken is not None:
-            _count(self.taken, self.table, index)
-        return self.table.rows[index]
+    if TYPE_CHECKING:
+
+        def fire(self, machine: Any, event_name: str, event: object, /) -> Row: ...
 
     def source(self, phase: IntEnum, event_name: str) -> str:
         """The Python text of the function that decides a cell; InvariantError if the table does not have the cell."""
@@ -267,6 +256,24 @@ class CompiledEngine:
             return self._sources[phase][event_name]
         except KeyError:
             raise undecided(self.table, phase, event_name) from None
+
+
+FIRE = """\
+class Engine(CompiledEngine):
+    __slots__ = ()
+
+    def fire(self, machine, event_name, event, /):
+        phase = machine.{phase_attribute}
+        try:
+            cell = cells[phase][event_name]
+        except KeyError:
+            raise undecided(phase, event_name) from None
+        index = cell(machine, event)
+        if self.taken is not None:
+            count(self.taken, index)
+        return rows[index]
+"""
+"""Written down with the name of the attribute in it: every event of every machine asks for the phase."""
 
 
 def compile_table(table: Table, machine_class: type, phase_attribute: str) -> CompiledEngine:
@@ -289,15 +296,18 @@ def compile_table(table: Table, machine_class: type, phase_attribute: str) -> Co
         functions.setdefault(phase, {})[event] = name
         sources.setdefault(phase, {})[event] = "".join(cell)
         lines += [*cell, "\n", "\n"]
+    lines += [f"{line}\n" for line in FIRE.format(phase_attribute=phase_attribute).splitlines()]
     names: dict[str, Any] = {f"phase_{phase.name}": phase for phase in table.phases}
-    names["undecided"] = functools.partial(undecided, table)
+    names |= {"CompiledEngine": CompiledEngine, "rows": table.rows}
+    names |= {"undecided": functools.partial(undecided, table), "count": functools.partial(_count, table)}
     # exec sees only names that _resolve found to be identifiers. Known to linecache, the text shows in tracebacks and
     # debuggers; an entry without a modification time is never looked for on disk.
     filename = f"<paceline table {table.name} of {machine_class.__module__}.{machine_class.__qualname__}>"
     exec(compile("".join(lines), filename, "exec"), names)
     linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
-    found = {phase: {event: names[name] for event, name in row.items()} for phase, row in functions.items()}
-    return CompiledEngine(table, found, sources, operator.attrgetter(phase_attribute))
+    names["cells"] = {phase: {event: names[name] for event, name in row.items()} for phase, row in functions.items()}
+    engine: CompiledEngine = names["Engine"](table, sources)
+    return engine
 
 
 def _cell_lines(name: str, rows: tuple[Row, ...], phase_attribute: str) -> Iterator[str]:
@@ -375,7 +385,7 @@ class ReferenceEngine:
             raise undecided(self.table, phase, event_name)
         index = cast(int, subject.taken.origin)
         if self.taken is not None:
-            _count(self.taken, self.table, index)
+            _count(self.table, self.taken, index)
         return self.table.rows[index]
 
 

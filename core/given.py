@@ -58,16 +58,11 @@ def check_parts(config: Any, now: Any, guard: Any, resume: Any, policies: Any) -
 # --- what it is told -------------------------------------------------------------------------------------------------
 
 
-ATOMS: dict[Any, frozenset[type]] = {
-    bool: frozenset({bool}),
-    int: frozenset({int}),
-    float: frozenset({float, int}),
-    str: frozenset({str}),
-    bytes: frozenset({bytes}),
-    types.NoneType: frozenset({types.NoneType}),
-}
-"""The classes that nearly every value has of which an annotation says this; what is of another one is looked at more
-slowly, and may be a member of an enumeration or a number of another library."""
+ATOMS: dict[Any, tuple[type, ...]] = {
+    bool: (bool,), int: (int,), float: (float, int), str: (str,), bytes: (bytes,), types.NoneType: (types.NoneType,),
+}  # fmt: skip
+"""The classes that nearly every value has of which an annotation says this, the usual one first; what is of another one
+is looked at more slowly, and may be a member of an enumeration or a number of another library."""
 
 
 class Events(dict[type, Fits]):
@@ -87,7 +82,8 @@ class Events(dict[type, Fits]):
 
     def check(self, event: Any) -> None:
         """Every field has the type that it is declared with. Raises `LocalProtocolError` that names the field, the
-        value and the type."""
+        value and the type. A machine that is told of every step asks for the glance itself, and comes here with what
+        does not pass it."""
         if not self[event.__class__](event):
             for name, declared, hint in _fields(event.__class__):
                 given = getattr(event, name)
@@ -107,14 +103,19 @@ def _fields(kind: type) -> list[tuple[str, object, Any]]:
 
 def _at_a_glance(kind: type) -> Fits:
     """Whether all fields fit, judged by their class where that is enough: one expression, since a worker is told of
-    every step, and what it has counted before it trips over a field cannot be taken back."""
+    every step, and what it has counted before it trips over a field cannot be taken back. Classes are compared one by
+    one, as the first one is nearly always it."""
     known: dict[str, Any] = {}
     parts = ["True"]
     for name, _, hint in _fields(kind):
-        classes = [ATOMS.get(one, frozenset()) for one in alternatives(hint)]
-        by_class = all(classes)
-        known[f"of_{name}"] = frozenset().union(*classes) if by_class else _fits(hint)
-        parts.append(f"event.{name}.__class__ in of_{name}" if by_class else f"of_{name}(event.{name})")
+        classes = [ATOMS.get(one, ()) for one in alternatives(hint)]
+        if all(classes):
+            each = {f"{name}_{one.__name__}": one for several in classes for one in several}
+            known |= each
+            parts.append(f"((of := event.{name}.__class__) is {' or of is '.join(each)})")
+        else:
+            known[f"fits_{name}"] = _fits(hint)
+            parts.append(f"fits_{name}(event.{name})")
     fits: Fits = eval(f"lambda event: {' and '.join(parts)}", known)
     return fits
 

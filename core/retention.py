@@ -170,9 +170,10 @@ class Retained:
 
     def release(self, confirmed: int) -> None:
         """Everything up to this number has arrived."""
-        kept = self.kept
+        kept, freed = self.kept, 0
         while kept and kept[0][0] <= confirmed:
-            self.bytes -= kept.popleft()[1]
+            freed += kept.popleft()[1]
+        self.bytes -= freed
 
     def clear(self) -> None:
         """The lane is over."""

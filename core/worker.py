@@ -20,7 +20,7 @@ import attrs
 
 from . import messages as m
 from .effects import Ready, Stop
-from .engine import Kind
+from .engine import Kind, Row
 from .errors import LocalProtocolError, PacelineError
 from .events import ChunkDone, DrainPoint, Received, StepDone, Tick, WorkerEvent
 from .given import OF_WORKER, need
@@ -120,7 +120,7 @@ class Worker(WorkerLink):
         except TypeError:
             raise wrong_time(self.last_now, now) from None
         kind = event.__class__
-        if kind is not Received:
+        if kind is not Received and not OF_WORKER[kind](event):
             OF_WORKER.check(event)
         before, self.last_now = self.last_now, now
         self.records.append((now, event))
@@ -130,7 +130,11 @@ class Worker(WorkerLink):
             elif kind is Tick:
                 self._tick(now)
             else:
-                self._local(event)
+                row = self.engine.fire(self, kind.__name__, event)
+                if row.kind is not ACCEPT and row.kind in TURNED_DOWN:
+                    raise self._turned_down(event, row)
+                if self.inbox and (self.phase != TRAINING or self._may_drain(event)):
+                    self._drain()
         except LocalProtocolError:  # the event did not happen
             self.last_now = before
             self.records.pop()
@@ -234,14 +238,9 @@ class Worker(WorkerLink):
             return False
         return True
 
-    def _local(self, event: Any) -> None:
-        row = self.engine.fire(self, event.__class__.__name__, event)
-        if row.kind is not ACCEPT and row.kind in TURNED_DOWN:
-            raise LocalProtocolError(
-                f"{type(event).__name__} cannot happen while the worker is {self.phase.name.lower()}: {row.note}"
-            )
-        if self.inbox and (self.phase != TRAINING or self._may_drain(event)):
-            self._drain()
+    def _turned_down(self, event: Any, row: Row) -> LocalProtocolError:
+        phase = self.phase.name.lower()
+        return LocalProtocolError(f"{type(event).__name__} cannot happen while the worker is {phase}: {row.note}")
 
     @staticmethod
     def _may_drain(event: Any) -> bool:

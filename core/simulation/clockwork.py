@@ -108,7 +108,7 @@ class Clockwork:
         self._dials: set[tuple[int, float]] = set()
         self._strides = Strides()
         for process in world.processes:
-            self._look(process, told=True)
+            self._look(process, True)
         self._look_at_rest()
 
     @property
@@ -138,7 +138,7 @@ class Clockwork:
         kind, world = action.kind, self.world
         told = kind not in AT_COORDINATOR and (kind != "tick" or action.who != COORDINATOR)
         for number in world.touched:
-            self._look(world.processes[number], told=told)
+            self._look(world.processes[number], told)
         if kind not in AT_RANK:
             self._look_at_rest()
         self._heard(step)
@@ -167,7 +167,7 @@ class Clockwork:
         elif kind in OF_AVERAGER:
             self._averaging.discard(kind)
             if kind in self.world.of_averager():
-                self._happen(act(kind), sure=True)
+                self._happen(act(kind), True)
         elif kind == "step" and self._strided:
             if self._strides.ends_at(who, at):
                 self._coming[who].kinds.discard(kind)
@@ -180,7 +180,7 @@ class Clockwork:
                 if kind in BULK:
                     self._arrivals(kind, who).popleft()
                     self._coming[who].arrived[kind] = self.now
-                self._happen(act(kind, who, self._amount(kind, who)), sure=True)
+                self._happen(act(kind, who, self._amount(kind, who)), True)
         return True
 
     def settle(self) -> None:
@@ -224,7 +224,7 @@ class Clockwork:
 
     # --- after a step ----------------------------------------------------------------------------------------------
 
-    def _look(self, process: Process, *, told: bool) -> None:
+    def _look(self, process: Process, told: bool) -> None:
         """What can happen at a process that an action has touched. `told`: its worker may have had an event, after
         which it may want its tick at another time; what happens at the coordinator moves no deadline of a rank."""
         number = process.number
@@ -309,14 +309,14 @@ class Clockwork:
         if not stride.left:
             self._call_off(who)
         if steps:
-            self._heard(self._make(act("step", who, steps), sure=False))
+            self._heard(self._make(act("step", who, steps), False))
 
     def _shorten(self, process: Process, trains: bool) -> None:
         """A rank that cannot go on ends its stride; what waits for a drain point is served after this step (W-3)."""
         stride = self._strides[process.number]
         if not trains:
             self._call_off(process.number)
-        elif stride.left > 1 and process.can_drain:
+        elif stride.left > 1 and process.worker.inbox and process.can_drain:  # as a rule nothing waits
             stride.left = 1
             self._push(max(stride.end, self.now), "step", process.number)
 
@@ -336,11 +336,11 @@ class Clockwork:
         """When that machine, which runs, wants its next tick."""
         if due is not None and due < self._ticks.get(who, math.inf):
             self._ticks[who] = due
-            self._push(max(due, self.now), "tick", who)
+            self._push(due if due > self.now else self.now, "tick", who)
 
     def _tick(self, at: float, who: int) -> None:
         known = self._ticks.get(who)
-        if known is None or max(known, at) != at:
+        if known is None or known > at:
             return  # an earlier one has taken its place
         if who == COORDINATOR and self.now < self.away_until:
             self._ticks[who] = self.away_until
@@ -364,7 +364,8 @@ class Clockwork:
 
     def _when(self, kind: str, process: Process) -> float:
         if kind in LANES:
-            return max(self.now, self._arrivals(kind, process.number)[0])
+            arrives = self._arrivals(kind, process.number)[0]
+            return arrives if arrives > self.now else self.now
         if kind == "step":
             each = self._spread(_of(self.pace.step_s, process)) * self.linger("step")
             if not self._strided:

@@ -34,8 +34,8 @@ class Dice:
 
     def word(self) -> int:
         """The next 64 bits."""
-        self._state = (self._state + GOLDEN) & WORD
-        return mix(self._state)
+        self._state = state = (self._state + GOLDEN) & WORD
+        return mix(state)
 
     def below(self, limit: int) -> int:
         """A whole number from 0 to `limit` - 1."""

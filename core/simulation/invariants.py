@@ -85,9 +85,10 @@ def _i41_every_batch_in_one_place(co: Coordinator) -> None:
             raise Violation("I13", f"epoch {epoch} is closed and has a pool")
         end, total = 0, pool.covered
         for first, count in sorted(places[epoch]):
-            if count and first < end:
-                raise Violation("I41", f"a batch of epoch {epoch} is in two places: {sorted(places[epoch])}")
-            end, total = max(end, first + count), total + count
+            if count:
+                if first < end:
+                    raise Violation("I41", f"a batch of epoch {epoch} is in two places: {sorted(places[epoch])}")
+                end, total = first + count, total + count
         if total != pool.total:
             raise Violation("I41", f"epoch {epoch} has {pool.total} batches, {total} are accounted for")
 

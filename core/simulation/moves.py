@@ -30,10 +30,11 @@ __all__ = ["AGAIN", "OF_AVERAGER", "at_process", "control_arrives", "report_arri
 
 def at_process(world: World, process: Process, action: Action) -> None:
     """What the action says, as often as it says and can be."""
-    if action.kind in AGAIN:
-        AGAIN[action.kind](world, process, max(1, action.amount))
+    kind, amount = action.kind, action.amount
+    if kind in AGAIN:
+        AGAIN[kind](world, process, amount if amount > 1 else 1)
     else:
-        OF_PROCESS[action.kind](world, process)
+        OF_PROCESS[kind](world, process)
 
 
 # --- the control lane ----------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ class Process:
         """It looks for the coordinator, and the pause before that is over (M-40)."""
         return self.dials_at is not None and self.dials_at <= now and self.runs
 
-    def possible(self, *, over: bool, failing: bool) -> list[str]:
+    def possible(self, over: bool, failing: bool) -> list[str]:
         """The kinds of what can happen with it, dullest first; `over`: nobody listens at the other end any more,
         `failing`: a message to it could not be sent, and the coordinator has not heard of that."""
         found = []

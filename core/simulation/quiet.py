@@ -31,8 +31,8 @@ __all__ = ["reports", "steps"]
 
 received = maker(ev.Received)
 
-OF_TRAINING: frozenset[Any] = frozenset({m.Batch, m.Heartbeat})
-"""What a rank says between two things that happen to it."""
+BATCH, HEARTBEAT, REPORTING = m.Batch, m.Heartbeat, fx.Reporting
+"""What a rank says between two things that happen to it, and the order to say it."""
 
 
 def steps(world: World, process: Process, most: int) -> int:
@@ -49,8 +49,9 @@ def steps(world: World, process: Process, most: int) -> int:
             handle(event, now)
         except Exception as error:
             raise raised(event, number, error) from error
-        effect = outbox[-1] if len(outbox) == count else None
-        if effect.__class__ is not fx.Reporting or effect.report.__class__ is not m.Batch or worker.phase is not phase:
+        if len(outbox) != count or (effect := outbox[-1]).__class__ is not REPORTING:
+            break
+        if effect.report.__class__ is not BATCH or worker.phase is not phase:
             break
     else:  # it has a plan, and nothing has come that it must obey: it can take another step
         world.ghost.steps(number, process.train(size, most))
@@ -86,16 +87,19 @@ def reports(world: World, process: Process, most: int) -> int:
     that leads to more. Gives their number, 0 if the next one is of another kind."""
     co, up, now = world.co, process.up, world.now + world.skew
     first = up[0]
-    before = report_seq_of(co, first)
-    if first.__class__ not in OF_TRAINING or before is None:
+    number = report_seq_of(co, first)
+    if number is None or first.__class__ not in (BATCH, HEARTBEAT):
         return 0
     rank, incarnation, confirmed = first.rank, first.incarnation, first.control_seq
     peer, handle, outbox, held = co.peers[rank], co.handle, co.outbox, co.book.holdings(rank)
     quiet: list[Any] = []
     world.touch_coordinator()
     for report in list(itertools.islice(up, most)):
-        if report.__class__ not in OF_TRAINING or report.rank != rank or report.incarnation != incarnation:
-            break  # it is of another kind or life
+        kind = report.__class__
+        if kind is not BATCH and kind is not HEARTBEAT:
+            break
+        if report.rank != rank or report.incarnation != incarnation:
+            break  # it is of another life
         if report.control_seq < confirmed or now > co.late_after:
             break  # it may be heard by others than the books of its rank
         event, confirmed = received(up.popleft()), report.control_seq
@@ -103,8 +107,9 @@ def reports(world: World, process: Process, most: int) -> int:
             handle(event, now)
         except Exception as error:
             raise raised(event, COORDINATOR, error) from error
-        if outbox or not peer.report_seq == before + 1 == report.report_seq:
-            applied_in_order(co, report, before)
+        number += 1
+        if outbox or peer.report_seq != number or report.report_seq != number:
+            applied_in_order(co, report, number - 1)
             ready = co.take_ready()
             _heard(world, quiet, ready.records[:-1])
             world.follow(event, True, fx.Ready(ready.records[-1:], ready.effects))
@@ -112,7 +117,6 @@ def reports(world: World, process: Process, most: int) -> int:
         if peer.steps != held.trained_batches:
             booked(co, peer)
         quiet.append(event)
-        before += 1
     _heard(world, quiet, co.take_ready().records)
     return len(quiet)
 

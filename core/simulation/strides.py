@@ -38,7 +38,9 @@ class Stride:
 
     def over_by(self, now: float) -> int:
         """The steps that are over; the rest is the stride from here on."""
-        over = min(self.left, int((now - self.begin) / self.each)) if self.each else self.left
+        over = int((now - self.begin) / self.each) if self.each else self.left
+        if over > self.left:
+            over = self.left
         self.begin, self.left = self.begin + over * self.each, self.left - over
         return over
 
@@ -48,7 +50,7 @@ class Strides(dict[int, Stride]):
 
     def begin(self, number: int, now: float, each: float, steps: int) -> float:
         """A stride begins; gives the second of its end."""
-        self[number] = made = Stride(now, each, max(1, steps))
+        self[number] = made = Stride(now, each, steps if steps > 1 else 1)
         return made.end
 
     def ends_at(self, number: int, second: float) -> bool:

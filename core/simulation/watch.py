@@ -141,8 +141,10 @@ class Watch:
         """Of quiet reports of one life the newest says it all (its life was heard now, and what it confirms), but for a
         step that is followed by a sign of life."""
         self._coordinator(events[-1], (), now)
-        if any(event.message.__class__ not in SIGNS_OF_LIFE for event in events):
-            self.still = now
+        for event in events:
+            if event.message.__class__ not in SIGNS_OF_LIFE:
+                self.still = now
+                break
 
     def _restarted(self, now: float) -> None:
         """Nobody has a link to it yet, and it waits for everybody anew (M-43)."""

@@ -25,7 +25,7 @@ that are half read belong to the production `Link`, which has none.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from .. import effects as fx
@@ -140,19 +140,21 @@ class World:
     def possible(self, process: Process) -> list[str]:
         """The kinds of what can happen with one process."""
         over, failed = not self.alive or self.finish is not None, self.failed  # as `over`: this is asked most of all
-        found = process.possible(over=over, failing=bool(failed) and bool(failed.get(process.number)))
+        found = process.possible(over, bool(failed) and bool(failed.get(process.number)))
         if process.uids or process.inside is not None:
             found += together.possible(self, process)
         if process.dials_at is not None and process.may_dial(self.now):
             found.append("dial")
         return found
 
-    def of_averager(self) -> Iterator[str]:
+    def of_averager(self) -> list[str]:
         """The kinds of what can happen at the averager."""
-        if self.averager.collected and not self.over:
-            yield "reduce"
-        if self.averager.bundles and self.alive:
-            yield "write"
+        averager, found = self.averager, []
+        if averager.round is not None and averager.collected and not self.over:
+            found.append("reduce")
+        if averager.bundles and self.alive:
+            found.append("write")
+        return found
 
     def faults(self) -> tuple[Action, ...]:
         """Every fault that could strike now; how many may is for the caller to say."""
@@ -196,7 +198,7 @@ class World:
             together.touch_members(self)
         for number in self.touched:
             process = processes[number]
-            under_way = bool(failed and failed.get(number)) or process.awaits_rest
+            under_way = bool(failed and failed.get(number)) or (process.frames is not None and process.awaits_rest)
             steps_meet(co, self.ghost, process, under_way)
         return new_step(action, self.now, tuple(self.turns), self.moved)
 
