@@ -32,7 +32,7 @@ from .frozen import frozen, thaw
 from .lost_tail import LOST
 from .process import Process, closed_form
 from .together import mean
-from .violation import Violation, require
+from .violation import Violation, close, require
 
 __all__ = ["Ghost", "Pick"]
 
@@ -40,8 +40,6 @@ Pick = tuple[int, int]
 """An epoch and the number of a batch in it."""
 NOT_AFTER_A_SAVE = frozenset({m.RequestParams, m.SyncNow, m.RequestSessionId, m.NewSession})
 """Beside all that brings a plan (I9)."""
-TOLERANCE = 1e-6
-"""Relative, for sums in another order and masses rounded to float32 (R-6, R-22)."""
 MOVES = ("Died", "Left", "SendFailed", "Excluded", "Promoted")
 """Who comes or goes pins windows anew after plans were handed out: I14 is about the plans of a quiet event."""
 
@@ -496,8 +494,3 @@ class Ghost:
 
 
 SEEN = frozenset({"last", "seen"})
-
-
-def close(one: float, other: float) -> bool:
-    """Equal within `TOLERANCE`."""
-    return abs(one - other) <= TOLERANCE * max(1.0, abs(one), abs(other))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from .action import COORDINATOR
 
-__all__ = ["CHECKED", "Violation", "raised", "require"]
+__all__ = ["CHECKED", "Violation", "close", "raised", "require"]
+
+TOLERANCE = 1e-6
+"""Relative, for sums in another order and masses rounded to float32 (R-6, R-22)."""
 
 CHECKED = (
     "C-25", "D-11", "D-20", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14",
@@ -39,3 +42,8 @@ def require(holds: bool, name: str, text: str) -> None:
     """Raise `Violation` unless it holds. For checks whose text costs nothing; others ask first and raise then."""
     if not holds:
         raise Violation(name, text)
+
+
+def close(one: float, other: float) -> bool:
+    """Equal within `TOLERANCE`."""
+    return abs(one - other) <= TOLERANCE * max(1.0, abs(one), abs(other))

@@ -12,8 +12,8 @@ mutant in place and says how it noticed, or None. A test that lasts too long has
 is a dead one. A mutant written by hand (mutants.py) is put to its own tests.
 
 The mutants of one job are kin, such as those of one row. The test that noticed one is asked first about the next, since
-it probably looks at the same thing, and after it the other tests of its file. What a mutant's kin are does not depend on which worker is free, nor does,
-therefore, which test is named.
+it probably looks at the same thing, and after it the other tests of its file. What a mutant's kin are does not depend
+on which worker is free, nor does, therefore, which test is named.
 """
 
 from __future__ import annotations
