@@ -90,17 +90,18 @@ def _is_sound(clock: Clockwork, process: Process) -> bool:
         return False
     if co.cycle.pending and peer.refusals_in_row >= UNHEALTHY_REFUSALS - 1:
         return False  # what it has shipped may be the one too many (D-12)
-    patient = co.run.phase != RunPhase.FORMING or _forms(clock, peer)
+    patient = co.run.phase != RunPhase.FORMING or _forms(clock)
     ends = _is_heard if process.linked else _finds_back
     return patient and _has_session(clock, process) and ends(clock, process, peer)
 
 
-def _forms(clock: Clockwork, peer: Peer) -> bool:
-    """M-6: it has formed, or has time for that. The state goes up one link and down another, behind what is on them."""
+def _forms(clock: Clockwork) -> bool:
+    """M-6: there is time to form, also once more after an attempt that fails (C-39), whatever is acknowledged. The
+    state goes up one link and down another, behind what is on them."""
     co, config = clock.world.co, clock.world.config
     needs = LAST_PAUSE_S * config.time_scale + 3 * clock.transfer_s
     until = co.run.closed_at + config.scaled(config.formation_s)
-    return not co.run.window_closed or peer.acked or clock.now + clock.world.skew + needs < until
+    return not co.run.window_closed or clock.now + clock.world.skew + needs < until
 
 
 def _has_session(clock: Clockwork, process: Process) -> bool:
