@@ -216,6 +216,9 @@ def _summary(campaign: Campaign, written: dict[int, Path]) -> Iterator[str]:
            f"{counted(campaign.steps, 'event')}, {counted(campaign.cycles, 'cycle')}, "
            f"{counted(campaign.struck, 'fault')}, {campaign.rank_hours:,.1f} simulated rank-hours")
     yield f"ended {ends}"
+    if campaign.excuses:
+        excused = ", ".join(f"{count} {why}" for why, count in sorted(campaign.excuses.items()))
+        yield f"need not finish after the last fault: {excused}"
     width = max(map(len, MARKS))
     yield f"{'reached':<{width}}    runs   times  rule"
     for mark, rule in MARKS.items():

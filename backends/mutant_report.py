@@ -112,6 +112,7 @@ class Report:
                 "mutant": each.mutant, "place": self.places[each.mutant], "operator": self.operators[each.mutant],
                 "outcome": self._outcome(each), "layer": each.layer, "by": each.by,
                 "reason": self.reason(each.mutant) if not each.layer else None, "seconds": round(each.seconds, 3),
+                "asked": each.asked,
             }
             for each in self.found
         ]  # fmt: skip
@@ -132,9 +133,10 @@ class Report:
         for line in self.stale:
             console.print(f"stale, it is noticed: {line}", markup=False, highlight=False, soft_wrap=True)
         alive = len(survivors)
+        asked = sum(each.asked for each in self.found)
         told = (
             f"{counted(len(self.found), 'mutant')} in {self.seconds:.0f} s, {self.workers} at a time, "
-            f"{self.processor:.0f} s of processor time: "
+            f"{self.processor:.0f} s of processor time, {counted(asked, 'test')} asked: "
             f"{self._share():.1%} of those that are not equivalent are noticed, "
             f"{alive} {'is' if alive == 1 else 'are'} not"
         )

@@ -57,12 +57,14 @@ MAKERS = ("mutation.py", "comparisons.py")
 
 @attrs.frozen
 class Found:
-    """What became of a mutant: the layer that noticed it and how, both empty if none has."""
+    """What became of a mutant: the layer that noticed it and how, both empty if none has; what it took, in seconds of
+    the processor, and how many tests were asked."""
 
     mutant: str
     layer: str
     by: str
     seconds: float
+    asked: int = 0
 
 
 @attrs.frozen
@@ -288,8 +290,8 @@ def joined(found: Sequence[Found], later: Sequence[Found]) -> list[Found]:
     """What became of each mutant in the end, where some were put to more steps later."""
     again = {each.mutant: each for each in later}
     return [
-        attrs.evolve(again[each.mutant], seconds=each.seconds + again[each.mutant].seconds)
-        if each.mutant in again else each
+        attrs.evolve(again[each.mutant], seconds=each.seconds + again[each.mutant].seconds,
+                     asked=each.asked + again[each.mutant].asked) if each.mutant in again else each
         for each in found
     ]  # fmt: skip
 

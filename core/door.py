@@ -14,6 +14,7 @@ from .errors import ConfigError
 from .ledger import refused_hello
 from .messages import Hello, Reject, RejectCode
 from .phases import RunPhase
+from .recovery import forgot_life
 from .schema import dataset_length
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def closing() -> Reject:
 
 def refusal(co: Coordinator, hello: Hello) -> Reject | None:
     """Why this Hello is refused, or None. Changes nothing."""
-    return _stage(co) or _identity(co, hello) or _data(co, hello) or _seat(co, hello)
+    return _stage(co, hello) or _identity(co, hello) or _data(co, hello) or _seat(co, hello)
 
 
 def refused_claim(co: Coordinator, hello: Hello) -> Reject | None:
@@ -59,18 +60,24 @@ def may_follow(co: Coordinator, hello: Hello, rank: int) -> bool:
     return hello.resume is not None and hello.resume.incarnation == peer.incarnation
 
 
-def _stage(co: Coordinator) -> Reject | None:
-    """M-22: while forming, and from Training on if the run is elastic, until it ends."""
+def _stage(co: Coordinator, hello: Hello) -> Reject | None:
+    """M-22: while forming, and from Training on if the run is elastic, until it ends. A frozen cohort takes back
+    who was in it (M-45)."""
     if co.run.phase not in (RunPhase.FORMING, RunPhase.TRAINING) or co.stopping or co.save_issued:
         return closing()
     if co.run.phase == RunPhase.FORMING and not co.run.window_closed:
         return None
-    if not co.config.elastic:
+    if not co.config.elastic and not _is_of_cohort(co, hello):
         return _no(RejectCode.FROZEN, "the cohort is complete and elastic = False admits nobody later; start this "
                    "rank before the window closes")  # fmt: skip
     if co.run.phase == RunPhase.FORMING:
         return _no(RejectCode.BUSY, "the cohort is forming; a rank may join as soon as it trains", retry=True)
     return None
+
+
+def _is_of_cohort(co: Coordinator, hello: Hello) -> bool:
+    """M-45: it was in the cohort, and its life is over because the journal lost its end."""
+    return forgot_life(co, hello) or (hello.resume is not None and co.joins.excuses(hello.wanted_rank))
 
 
 def _identity(co: Coordinator, hello: Hello) -> Reject | None:

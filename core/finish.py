@@ -65,9 +65,9 @@ def finish_formation(cycle: Cycle) -> None:
     co.tell(co.voters, m.Update, cycle=0, attempt=cycle.attempt, version=cycle.version,
             global_step=cycle.global_step, outcome=m.Outcome.OBSERVER, merged_steps=0)  # fmt: skip
     co.tell(co.voters, m.SetGlobalStep, version=cycle.version, global_step=cycle.global_step)
+    co.emit(CloseRound(cycle.key))  # of cycle 0, whatever its ranks remember (M-45)
     cycle.finished, cycle.number = 0, max(cycle.number, cycle.known)
     cycle.idle_since = co.now
-    co.emit(CloseRound(cycle.key))
     co.emit(Emit("AverageEnd", {"cycle": 0, "ms": (co.now - cycle.armed_at) * 1000}))
     co.emit(Emit("SyncEnd", {"cycle": 0, "version": cycle.version}))
     co.run.formed()

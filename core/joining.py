@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from . import messages as m
-from .effects import CloseRound, Emit, OpenRound
+from .effects import Alert, CloseRound, Emit, OpenRound
 from .events import RoundAborted, RoundProgress, RoundReduced
 from .phases import JOINING, LAGGING, VOTER, RunPhase
 from .policies import consulted, overshoot
@@ -57,8 +57,10 @@ class Joins:
     says that the averager lacks the consensus of the version, because its process was started anew (M-44), or because
     the ranks began from what they had brought (M-6): no round can be reduced before a rank has given it, or an observer
     could be promoted on nothing (R-8); `lost_at` is since when, for people (O-4). `seeding` is the version
-    that the journal had lost, so that everyone begins as an observer, and `seeds` are the lives that came back with it:
-    they alone stand on it until somebody is promoted (M-45)."""
+    that the journal had lost, so that everyone begins as an observer. `seeds` are the lives that came back with version
+    `seeded`, this one or the one of the books: without a voter they alone stand on it until somebody is promoted
+    (M-45). `excused` are the ranks whose lives ended because of that version and that have not come yet: until
+    `excused_until` they may, also to a cohort that is frozen, and no seat of theirs counts as lost."""
 
     co: Coordinator
     transfers: int = 0
@@ -66,13 +68,21 @@ class Joins:
     consensus_lost: bool = False
     lost_at: float = 0.0
     seeds: tuple[tuple[int, int], ...] = ()
+    seeded: int = 0
     seeding: int | None = None
+    excused: tuple[int, ...] = ()
+    excused_until: float = 0.0
 
     @property
     def giver(self) -> int | None:
-        """Of the living ranks that alone stand on the version one that can be reached, the lowest of them (M-45)."""
-        peers = self.co.peers
+        """Of the living ranks that alone stand on the version one that can be reached, the lowest of them (M-45). Not
+        who is inside a call with a voter: the average with which it comes out counts only if that one's does."""
+        peers, cycle = self.co.peers, self.co.cycle
+        if self.seeded != cycle.version:
+            return None
         living = [r for r, life in self.seeds if peers[r].alive and peers[r].incarnation == life]
+        if self.co.config.is_collective and cycle.pending and cycle.members:
+            living = [rank for rank in living if not cycle.takes_part(rank)]
         return min(living, key=lambda rank: (not peers[rank].attached, rank), default=None)
 
     @property
@@ -91,21 +101,49 @@ class Joins:
         """There is no voter, but a rank that holds the consensus all others can be given (M-45)."""
         return self.giver is not None or (not self.seeds and self.seeding is not None)
 
+    @property
+    def bereft(self) -> bool:
+        """The pending cycle has no member that could end it, and who holds the version has no part in it (M-45)."""
+        return not self.co.voters and bool(self.co.cycle.members) and self.giver is not None
+
+    def take_over(self) -> None:
+        """M-45: the cycle ends with its last member. What the dead had given to it is in no average, so it is trained
+        again. The run goes on with a cycle of observers, as where the version itself was lost."""
+        co, cycle = self.co, self.co.cycle
+        cycle.overtaken(cycle.number)
+        co.book.resolve_limbo({})
+        text = f"no voter is left; rank {self.giver} still holds version {cycle.version}, and gives it to all"
+        co.emit(Alert("accounting", "voters", text, critical=True))
+
     def overtaken(self, version: int) -> None:
-        """M-45: the version is ahead of the books; who has it is about to come as a new life."""
+        """M-45: the version is ahead of the books; who has it is about to come as a new life, and so is everybody."""
+        self.excused = tuple(sorted({*self.excused, *self.co.alive}))
         self.restarted()
         self.seeds, self.seeding = (), version
 
-    def came(self, peer: Peer, claim: m.ResumeClaim | None) -> None:
-        """A new life. One that held the version gives it to the averager, and so to everyone."""
-        if claim is not None and self.seeding is not None and claim.version == self.seeding:
-            self.seeds = (*self.seeds, (peer.rank, peer.incarnation))
+    def came(self, peer: Peer, claim: m.ResumeClaim | None, *, stands: bool) -> None:
+        """A new life. One that held the version gives it to the averager, and so to everyone; if it is in the books
+        that it `stands` on theirs, only once no voter is left."""
+        self.excused = tuple(rank for rank in self.excused if rank != peer.rank)
+        if stands or (claim is not None and self.seeding is not None and claim.version == self.seeding):
+            known = self.seeds if self.seeded == self.co.cycle.version else ()
+            self.seeds, self.seeded = (*known, (peer.rank, peer.incarnation)), self.co.cycle.version
 
     def restarted(self) -> None:
         """M-44: the lanes of all transfers are gone, and so is what the averager held, if it held anything."""
         self.open.clear()
         self.consensus_lost = self.co.config.averager not in RANKS_WRITE and self.co.cycle.finished >= 0
         self.lost_at = self.co.now
+        self.excused_until = self.co.now + self.co.config.scaled(self.co.config.reconnect_window_s)
+
+    def excuses(self, rank: int | None) -> bool:
+        """Whether this rank may still come back as a new life (M-45)."""
+        return rank in self.excused and self.co.now < self.excused_until
+
+    @property
+    def absent(self) -> int:
+        """How many of them have not come yet, which is no loss (M-21)."""
+        return len(self.excused) if self.co.now < self.excused_until else 0
 
     def unsent(self) -> None:
         """M-6: the ranks have begun from what they brought, and the averager has seen none of it. It lacks the version

@@ -323,10 +323,10 @@ class WalkedJoint(JointEngine):
 
     def _round(self, co: Any) -> bool:
         turn, seen = _Turn(co, None, None), dict[tuple[int, str], object]()
-        marks = {row.changed for row in self.table.rows if row.changed is not None}
+        marks = sorted({row.changed for row in self.table.rows if row.changed is not None})
         for index, row in self.table.round:
-            for mark in marks.difference(seen):
-                if isinstance(row.when, int) and row.when >= mark[0]:
+            for mark in marks:
+                if mark not in seen and isinstance(row.when, int) and row.when >= mark[0]:
                     seen[mark] = self._value(mark[1], turn)
             if row.changed is None or self._value(row.changed[1], turn) != seen[row.changed]:
                 self._take(index, row, turn)

@@ -68,6 +68,7 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
         turn_away(co, event, reject)
         return
     hello = event.hello
+    stands = recovery.stands_on_version(co, hello)
     differs = other_versions(co, hello)
     co.config = co.config.resolved(hello.wishes)
     co.schema, co.schema_hash, co.dataset = hello.schema, hello.schema_hash, hello.dataset_signature
@@ -82,7 +83,9 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     heapq.heappush(co.liveness, (co.now + co.config.staleness_s, rank, peer.incarnation))
     forming = co.run.phase == RunPhase.FORMING
     status = m.WelcomeStatus.FORMING if forming else m.WelcomeStatus.JOINING
-    co.joins.came(peer, hello.resume)
+    co.joins.came(peer, hello.resume, stands=stands)
+    if stands:
+        recovery.tell_lost(co, rank, "has been asked for something")
     co.sessions.came(hello.resume)
     co.emit(Admit(event.link, rank, peer.incarnation, attachment.welcome(co, peer, status)))
     co.emit(Emit("Joined", {"rank": rank, "incarnation": peer.incarnation, "host": hello.host}))
@@ -233,12 +236,12 @@ def _too_few(co: Coordinator) -> Sentence | None:
     if isinstance(limit, float):
         limit = math.ceil(limit * len(co.seats))
     if limit is not None:
-        empty = sum([co.peers[rank].phase == PeerPhase.DEAD for rank in co.seats])
+        empty = sum([co.peers[rank].phase == PeerPhase.DEAD for rank in co.seats]) - co.joins.absent
         if empty >= limit:
             return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} rank{'s' * (empty != 1)} died, max_failure is {limit}")
     if not co.voters and not co.joins.reseating:
         return Sentence(m.SaveReason.ALL_RANKS_LOST, "no rank is left to go on with")
-    if co.config.is_collective and not co.config.elastic and co.alive_count < 2:
+    if co.config.is_collective and not co.config.elastic and co.alive_count + co.joins.absent < 2:
         return Sentence(m.SaveReason.SINGLE_SURVIVOR, "one rank is left of a collective that nobody can join")
     if _has_waited_below_min(co):
         text = f"{co.alive_count} ranks are left, min_ranks is {co.config.min_ranks}"
@@ -249,7 +252,7 @@ def _too_few(co: Coordinator) -> Sentence | None:
 def _has_waited_below_min(co: Coordinator) -> bool:
     """M-21: an elastic run waits `rejoin_window_s` for others to come, unless nobody may come any more."""
     run = co.run
-    if co.alive_count >= co.config.min_ranks:
+    if co.alive_count + co.joins.absent >= co.config.min_ranks:
         run.below_min_since = None
         return False
     if run.below_min_since is None:

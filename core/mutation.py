@@ -57,7 +57,7 @@ MISTAKEN = {
 class Mutant:
     """One damage. `place` is the table or the module it is in; `near` names the rows and functions that a test has to
     take or call to have any chance of noticing; what notices one mutant probably notices others of the same `kin`,
-    which is the event of the rows or the function; `change` is the damaged table, or the comparison."""
+    which is the event of the rows or the module; `change` is the damaged table, or the comparison."""
 
     name: str
     place: str
@@ -84,7 +84,7 @@ def mutants() -> Mapping[str, Mutant]:
         )  # fmt: skip
     for damage in comparisons():
         found[damage.name] = Mutant(
-            name=damage.name, place=damage.place, operator="compare", kin=damage.function,
+            name=damage.name, place=damage.place, operator="compare", kin=damage.place,
             near=(damage.function,), change=damage,
         )
     return found

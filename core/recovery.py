@@ -23,7 +23,7 @@ import attrs
 
 from . import messages as m
 from .effects import Alert, Emit, Finish, Invoke
-from .phases import RunPhase
+from .phases import PeerPhase, RunPhase
 from .timeline import AGAIN, REPLAYED
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .events import CoordinatorEvent
 
-__all__ = ["first_number", "move_forward", "overtaken", "restart"]
+__all__ = ["first_number", "forgot_life", "move_forward", "overtaken", "restart", "stands_on_version", "tell_lost"]
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 NUMBERS_PER_LIFE = 1 << 32
@@ -148,6 +148,43 @@ def _has_seen_more(co: Coordinator, peer: Attachment, claim: m.ResumeClaim) -> b
     return peer.has_seen_lost(claim)
 
 
+def forgot_life(co: Coordinator, hello: m.Hello) -> bool:
+    """M-45: whether the books are behind the life that is claimed: they know one of that rank which nobody has come
+    back to in this generation, and what it claims to be, or to have been told, is in what the journal lost."""
+    claim, rank = hello.resume, hello.wanted_rank
+    peer = None if rank is None else co.peers.get(rank)
+    if claim is None or peer is None or not peer.alive or peer.link is not None or claim.generation < peer.born:
+        return False
+    return claim.incarnation > peer.incarnation or (claim.incarnation == peer.incarnation and peer.has_seen_lost(claim))
+
+
+def stands_on_version(co: Coordinator, hello: m.Hello) -> bool:
+    """Whether a rank whose life is over by that holds the very version of the books all the same: what they lack is
+    reports and plans, and no average (M-45). They have to know its seat as that of a voter of the version: as nobody
+    was in it since, no other average had the same number. A life that they do not know has to have taken a step or an
+    average over, or its version is what a process begins with; where ranks average in place it has a vote, or was in no
+    session since: whoever observes a call comes out with an average that may never count."""
+    claim, rank = hello.resume, hello.wanted_rank
+    if co.run.phase != RunPhase.TRAINING or co.joins.seeding is not None or not forgot_life(co, hello):
+        return False
+    assert claim is not None and rank is not None, "only a rank with a claim has a life"
+    peer = co.peers[rank]
+    if claim.version != co.cycle.version:
+        return False
+    if peer.phase != PeerPhase.VOTER and (rank, peer.incarnation) not in co.joins.seeds:
+        return False
+    if claim.incarnation == peer.incarnation:
+        return True
+    untouched = not co.config.is_collective or claim.cycle > 0 or claim.session_id <= co.sessions.number
+    return untouched and (claim.version > 0 or claim.step_count > 0)
+
+
+def tell_lost(co: Coordinator, rank: int, what: str) -> None:
+    """M-45: for people, how it shows that the journal has lost its end."""
+    text = f"rank {rank} {what}, which the journal has lost; its picks are trained again"
+    co.emit(Alert("accounting", "journal", text, critical=True))
+
+
 def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
     """M-45: version and schedule base become the highest claimed ones, never backward. The books know nothing of what
     led there, so every life ends and its picks are trained again; all of them come back as observers of a cycle that
@@ -157,9 +194,7 @@ def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
     books have themselves anybody does, as the first time."""
     cycle, ahead = co.cycle, claim.version > co.cycle.version
     cycle.version, cycle.global_step = claim.version, max(cycle.global_step, claim.global_step)
-    what = f"holds version {claim.version}" if ahead else "has been asked for something"
-    text = f"rank {rank} {what}, which the journal has lost; its picks are trained again"
-    co.emit(Alert("accounting", "journal", text, critical=True))
+    tell_lost(co, rank, f"holds version {claim.version}" if ahead else "has been asked for something")
     if co.run.phase == RunPhase.FORMING:
         co.run.open_again()
     cycle.overtaken(claim.cycle)

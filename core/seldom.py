@@ -76,7 +76,6 @@ def was_away(co: Coordinator) -> None:
     co.cycle.pending_since = co.cycle.last_evidence_at = co.cycle.idle_since = co.now
     co.actions.refresh()
     co.sessions.refresh()
-    co.urgent = True
 
 
 def _operate(co: Coordinator, event: OperatorRequest) -> None:

@@ -214,8 +214,10 @@ class Sessions:
         have had the request."""
         renewal = self.renewal
         assert renewal is not None, "only a renewal has a generator"
-        rank = renewal.generator[0]
-        if self._lives(renewal.generator) and self.co.peers[rank].handled_seq < renewal.number:
+        rank, lives = renewal.generator[0], self._lives(renewal.generator)
+        if not lives:  # nor is the next life of its seat the one that was asked
+            self._ask_one_of(renewal.tried, renewal.since)
+        elif self.co.peers[rank].handled_seq < renewal.number:
             self._ask_one_of(renewal.tried, renewal.since, after=rank)
         else:
             self._ask_one_of((*renewal.tried, rank), renewal.since)

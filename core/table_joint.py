@@ -45,6 +45,8 @@ _NOT_OVER = (*_GATED, _FE, _SD)
 
 _ROUND = (
     Coupling(4, does=("membership.bury",), rule="M-17 M-18 M-42", note="reported deaths, then staleness and windows"),
+    Coupling(4, run=(_TR,), cycle=(_PE,), guards=("!condemned", "joins.bereft"), does=("joins.take_over",), rule="M-45",
+             note="who holds the version came back without a vote"),
     Coupling(4, run=(_TR, _FE), guards=("!condemned",), does=("membership.check_recoverable",), rule="M-21"),
     Coupling(4, guards=("condemned",), does=("membership.pronounce",), rule="M-21 C-18 R-18"),
     Coupling(4, run=(_FO,), does=("run.form",), rule="M-4 M-6 C-25"),
@@ -75,10 +77,7 @@ _AGAIN = (
     Coupling(AGAIN, run=(_TR,), guards=("gates.limits_lead", "gates.lead_exceeded"), rule="G-8"),
 )  # fmt: skip
 
-_LAST = (
-    Coupling(13, run=_NOT_OVER, does=("beacon",), rule="N-8"),
-    Coupling(13, run=_NOT_OVER, does=("set_deadline",), rule="C-3"),
-)
+_LAST = (Coupling(13, run=_NOT_OVER, does=("beacon", "set_deadline"), rule="N-8 C-3"),)
 
 _AT_ONCE = (
     Coupling("SyncAck", "peer", fires="cycle.SyncAck", rule="C-6", note="the peer accepts, the cycle decides"),

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -54,3 +56,12 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     else:
         examples = f"repeat with --hypothesis-seed={config.option.hypothesis_seed}"
     return [f"hypothesis: profile {name}, {examples}", f"paceline: {paceline.__version__} in {paceline.__path__[0]}"]
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """For tests that interrupt this process. Whoever started the tests may have the signal ignored, as a shell does for
+    what runs in the background: then nothing would come, and they would wait for it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

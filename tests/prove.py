@@ -320,9 +320,14 @@ def _stormed(facts: Facts) -> Iterator[str]:
     yield (f"{facts['seeds']:,} {facts['faults']} seeds of {facts['ranks']} ranks | {facts['events']:,} events, "
            f"{facts['cycles']:,} cycles, {facts['faults_struck']:,} faults, {facts['rank_hours']:,.0f} simulated "
            f"rank-hours, {reached} of {len(facts['marks'])} marks reached, "
-           f"{len(facts['failures'])} violations")  # fmt: skip
+           f"{len(facts['failures'])} violations{_excused(facts.get('excused', {}))}")  # fmt: skip
     for one in facts["failures"]:
         yield f"seed {one['seed']} | {one['invariant']}: {one['text']}"
+
+
+def _excused(runs: dict[str, int]) -> str:
+    """Of how many runs it was not asked that they average anew and finish after the last fault."""
+    return f"; {sum(runs.values()):,} runs need not finish after the last fault" if runs else ""
 
 
 def _conformed(facts: Facts) -> Iterator[str]:

@@ -63,8 +63,8 @@ FAULTS: dict[str, str] = {
     "hang": "the training process hangs, and heartbeats flow",
     "mute": "the link carries nothing from the process to the coordinator until it is healed",
     "deafen": "the link carries nothing from the coordinator to the process until it is healed",
-    "poison": "what the process ships next holds values that are not finite",
-    "forge": "what the process ships next claims one step too many",
+    "poison": "what the process ships next holds values that are not finite; with 1, it is finite again",
+    "forge": "what the process ships next claims one step too many; with 1, it is honest again",
     "break": "callbacks of the process raise from here on, or no longer",
     "abort": "the data round is aborted",
     "full": "the disk is full, or has space again",
@@ -75,7 +75,7 @@ FAULTS: dict[str, str] = {
     "taint": "one bit of the oldest frame to the process, else of its bulk, is turned in that byte (wire)",
     "sever": "the process is killed with so many bytes of its oldest frame, else of its bulk, written (wire)",
     "die": "the coordinator is killed; with a number, before that effect of the batches to come",
-    "fail": "the next collective call of the process fails",
+    "fail": "the next collective call of the process fails; with 1, it does not",
     "withhold": "the process makes no id of the next session that it is asked for; with 1, it does again",
 }
 """What only a fault brings about."""

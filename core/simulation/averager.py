@@ -20,6 +20,7 @@ from ..values import state
 from .frozen import frozen, thaw
 from .process import Process, digest
 from .setup import Setup
+from .violation import require
 
 __all__ = ["Averager", "blocks_in"]
 
@@ -99,6 +100,8 @@ class Averager:
         return []
 
     def _open(self, opened: fx.OpenRound) -> None:
+        known = None if self.round is None or self.round.phase == RoundPhase.ABORTED else self.round.opened.key
+        require(known in (None, opened.key), "R-1", f"{opened.key} is opened, {known} was not closed")
         self._take_back()
         if opened.key != self.barred_in:
             self.barred, self.barred_in = {}, opened.key

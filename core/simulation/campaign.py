@@ -27,6 +27,7 @@ class Campaign:
         self.seeds = self.steps = self.cycles = self.struck = 0
         self.rank_hours = 0.0
         self.statuses: Counter[str] = Counter()
+        self.excuses: Counter[str] = Counter()
         self.marks: Counter[str] = Counter()
         self.runs_with: Counter[str] = Counter()
         self.failures: dict[int, Outcome] = {}
@@ -39,6 +40,8 @@ class Campaign:
         self.struck += outcome.struck
         self.rank_hours += outcome.rank_hours
         self.statuses[outcome.status] += 1
+        if outcome.excuse:
+            self.excuses[outcome.excuse] += 1
         self.marks.update(outcome.marks)
         self.runs_with.update(outcome.marks.keys())
         if outcome.violation is not None:
@@ -65,7 +68,8 @@ class Campaign:
         return {
             "faults": self.faults, "ranks": self.ranks, "seeds": self.seeds, "events": self.steps,
             "cycles": self.cycles, "faults_struck": self.struck, "rank_hours": round(self.rank_hours, 3),
-            "ends": dict(sorted(self.statuses.items())), "unreached": list(self.unreached),
+            "ends": dict(sorted(self.statuses.items())), "excused": dict(sorted(self.excuses.items())),
+            "unreached": list(self.unreached),
             "marks": {mark: {"times": self.marks[mark], "runs": self.runs_with[mark]} for mark in MARKS},
             "failures": [
                 {"seed": seed, "invariant": outcome.violation.name, "text": outcome.violation.text}

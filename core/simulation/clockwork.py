@@ -44,6 +44,8 @@ SET_APART = frozenset({"resume", "recover", "heal", "dial"})
 LEAST_TICK_S = 1e-3
 """A tick that changed nothing is tried again after this: the sum of a clock and its jump may be rounded down."""
 JITTER = 0.1
+ID_S = 0.05
+"""What the id of a session takes (M-32): it is made where the rank is, so no link matters."""
 
 
 def _of_ranks(given: float | Iterable[float]) -> tuple[float, ...]:
@@ -109,6 +111,16 @@ class Clockwork:
             self._look(process, True)
         self._look_at_rest()
 
+    @property
+    def trip_s(self) -> float:
+        """The longest that a message is on its way, if nothing lingers."""
+        return max(self.pace.latency_s) * (1.0 + JITTER)
+
+    @property
+    def transfer_s(self) -> float:
+        """The longest that a copy of a model takes until it is at the other end, likewise."""
+        return self.pace.copy_s + self.trip_s + max(self.pace.part_s) * self.world.setup.blocks * (1.0 + JITTER)
+
     # --- what is to come -------------------------------------------------------------------------------------------
 
     def at(self, second: float, call: Callable[[], None]) -> None:
@@ -170,6 +182,41 @@ class Clockwork:
                     self._coming[who].arrived[kind] = self.now
                 self._happen(act(kind, who, self._amount(kind, who)), True)
         return True
+
+    def settle(self) -> None:
+        """Nothing lingers any more and nobody is away: what is under way or in hand comes when it would if it began
+        now, or sooner."""
+        self.linger, self.away_until = never, 0.0
+        for number, coming in self._coming.items():
+            self._hasten(coming, self.world.processes[number])
+        entries, self._heap = self._heap, []
+        for entry in sorted(entries):
+            self._settle(*entry)
+        self._look_at_rest()
+
+    def _hasten(self, coming: Coming, process: Process) -> None:
+        """What is on the lanes of a process arrives as if it had been written now."""
+        latest = self.now + coming.latency_s * (1.0 + JITTER)
+        for lane in ("report", "control"):
+            setattr(coming, lane, deque(min(second, latest) for second in getattr(coming, lane)))
+        for lane, parts in (("upload", process.bulk_up), ("result", process.bulk_down)):
+            blocks = itertools.accumulate(blocks_in(part, self.world.setup.blocks) for part in parts)
+            ends = [latest + coming.part_s * (1.0 + JITTER) * count for count in blocks]
+            setattr(coming, lane, deque(map(min, getattr(coming, lane), ends)))
+
+    def _settle(self, at: float, order: int, kind: str, who: int, call: Callable[[], None] | None) -> None:
+        """Back into the heap with what may have been made to linger, but for what is to happen no more: in its place
+        another of its kind would wait."""
+        world = self.world
+        if kind in OF_AVERAGER:
+            at = min(at, self.now + self._of_averager(kind))
+        elif call is None and kind != "tick" and not (kind == "step" and self._strided):
+            process = world.processes[who]
+            if kind not in world.possible(process):
+                self._coming[who].kinds.discard(kind)
+                return
+            at = min(at, self._when(kind, process))
+        heapq.heappush(self._heap, (at, order, kind, who, call))
 
     def _push(self, at: float, kind: str, who: int, call: Callable[[], None] | None = None) -> None:
         self._order += 1
@@ -281,8 +328,7 @@ class Clockwork:
         for kind in self.world.of_averager():
             if kind not in self._averaging:
                 self._averaging.add(kind)
-                seconds = self.pace.reduce_s if kind == "reduce" else self.pace.write_s
-                self._push(self.now + self._spread(seconds) * self.linger(kind), kind, 0)
+                self._push(self.now + self._of_averager(kind), kind, 0)
         if not self.world.over:
             self._look_at_clock(COORDINATOR, self.world.due_of(COORDINATOR))
 
@@ -330,11 +376,16 @@ class Clockwork:
             return self.now + self._of_order(process.orders[0])
         if kind == "unite":
             return self.now + self._spread(self.pace.reduce_s) * self.linger("reduce")
-        if kind in ("emerge", "collapse", "session"):
+        if kind == "session":
+            return self.now + self._spread(ID_S)
+        if kind in ("emerge", "collapse"):
             return self.now + self._spread(self._coming[process.number].latency_s)
         # A send may fail at once, or be noticed later: the coordinator hears of it before or after the end of the link.
         late = kind == "failure" and self._dice.chance(0.5)
         return self.now + (self._coming[process.number].latency_s if late else 0.0)
+
+    def _of_averager(self, kind: str) -> float:
+        return self._spread(self.pace.reduce_s if kind == "reduce" else self.pace.write_s) * self.linger(kind)
 
     def _of_order(self, order: Any) -> float:
         if isinstance(order, (fx.TakeSnapshot, fx.SendState)):

@@ -29,7 +29,7 @@ from ..phases import CyclePhase, PeerPhase, RunPhase
 from ..values import state
 from .finish_order import in_order
 from .frozen import frozen, thaw
-from .lost_tail import moved_forward
+from .lost_tail import LOST
 from .process import Process, closed_form
 from .together import mean
 from .violation import Violation, require
@@ -234,7 +234,7 @@ class Ghost:
         self.given = picks
         held = value if value is not None else self.value(all_of_it[0].number)
         self.pending = (cycle, attempt, value is not None, held)
-        return self.version + 1
+        return max([self.version, *(self.held.get(each.number, 0) for each in all_of_it if self.forgot)]) + 1
 
     def shared(self, source: int, process: Process) -> None:
         """A process holds all that another one does (R-20)."""
@@ -308,7 +308,7 @@ class Ghost:
         """The effects of one event follow."""
         names = [effect.name for effect in effects if effect.__class__ is fx.Emit]
         self.calm = not any(name in MOVES for name in names)
-        self.admitted = any(e.__class__ is fx.Alert and e.kind == "accounting" and e.path != "journal" for e in effects)
+        self.admitted = any(e.__class__ is fx.Alert and e.kind == "accounting" and e.path not in LOST for e in effects)
         if "Cycle" in names:
             in_order(effects)
 
@@ -328,8 +328,8 @@ class Ghost:
             self._i18_observers_give_nothing(effect)
         elif kind is fx.Finish:
             self.over = True
-        elif kind is fx.Alert and (effect.kind, effect.path) == ("accounting", "journal"):
-            moved_forward(self, co)
+        elif kind is fx.Alert and effect.kind == "accounting" and effect.path in LOST:
+            LOST[effect.path](self, co)
 
     def _see_event(self, co: Coordinator, effect: fx.Emit) -> None:
         name, facts = effect.name, effect.facts
@@ -352,7 +352,8 @@ class Ghost:
             if missing:
                 raise Violation("I42", f"epoch {facts['epoch']} closed, batches {missing} were not covered")
         elif name == "Joined":
-            require(co.config.elastic or co.run.phase == RunPhase.FORMING, "I20", f"{facts} joined a frozen cohort")
+            may = co.config.elastic or co.run.phase == RunPhase.FORMING or (self.forgot and facts["incarnation"] > 1)
+            require(may, "I20", f"{facts} joined a frozen cohort")
         elif name == "Promoted":
             self.voting.add(facts["rank"])
         elif name == "Excluded":
@@ -405,8 +406,7 @@ class Ghost:
     # --- named checks ----------------------------------------------------------------------------------------------
 
     def _i1_i8_one_cycle_at_a_time(self, cycle: int) -> None:
-        if cycle != self.armed + 1 and self.armed >= 0:
-            raise Violation("I8", f"cycle {cycle} is armed after {self.armed}")
+        require(cycle == self.armed + 1 or self.armed < 0, "I8", f"cycle {cycle} is armed after {self.armed}")
         require(self.arms_open == 0, "I1", f"cycle {cycle} is armed while another is open")
         self.armed, self.arms_open = cycle, 1
 

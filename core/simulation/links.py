@@ -103,8 +103,8 @@ def _born_again(world: World, effect: fx.Admit, old: Process) -> Process:
     for the parts of its model that no consensus holds: those are its own still (M-24)."""
     number = len(world.processes)
     process = attrs.evolve(old, number=number, rank=effect.rank, incarnation=effect.incarnation)
-    if effect.welcome.status == m.WelcomeStatus.FORMING:
-        process.adopted = -1  # the run forms once more: cycle 0 comes again (M-45)
+    if effect.welcome.status == m.WelcomeStatus.FORMING or world.ghost.forgot:
+        process.adopted = -1  # cycles of which the journal knows nothing come again, if it forms once more all (M-45)
     for name in LANES:
         setattr(process, name, deque())
     world.begin_life(process)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..coordinator import Coordinator
     from .ghost import Ghost
 
-__all__ = ["forgotten", "is_over", "moved_forward"]
+__all__ = ["LOST", "forgotten", "is_over", "moved_forward"]
 
 
 def forgotten(ghost: Ghost, co: Coordinator) -> None:
@@ -26,6 +26,8 @@ def forgotten(ghost: Ghost, co: Coordinator) -> None:
         if cycle > max(0, finished):
             ghost.former[cycle] = (*ghost.former.get(cycle, ()), (version, ghost.means[version]))
             del ghost.realized[cycle]
+    if co.cycle.version not in ghost.realized.values():  # what it was moved forward to, and no cycle of the books made
+        ghost.realized[co.cycle.number] = co.cycle.version
     ghost.merged = dict.fromkeys(_covered(co), 1)
     ghost.uncounted = co.cycle.global_step - len(ghost.merged)
     ghost.version, ghost.closed = co.cycle.version, co.book.last_closed_epoch + 1
@@ -66,6 +68,9 @@ def moved_forward(ghost: Ghost, co: Coordinator) -> None:
     if cycle.forming and cycle.version == ghost.version:  # that it had formed is lost, and nothing else
         ghost.armed, ghost.arms_open = -1, 0
         return
+    if cycle.version == ghost.version:  # behind it there were reports and plans, no average
+        require(ghost.forgot, "M-45", f"version {cycle.version} is that of the books, and their journal is whole")
+        return
     require(cycle.version > ghost.version, "M-45", f"version {cycle.version} follows {ghost.version}")
     holds = [number for number, version in ghost.held.items() if version == cycle.version]
     require(bool(holds), "M-45", f"no rank holds version {cycle.version}")
@@ -77,3 +82,13 @@ def moved_forward(ghost: Ghost, co: Coordinator) -> None:
     ghost.armed = -1 if cycle.forming else cycle.number
     ghost.realized[cycle.number] = cycle.version
     ghost.uncounted = cycle.global_step - len(ghost.merged)
+
+
+def taken_over(ghost: Ghost, co: Coordinator) -> None:
+    """M-45: nobody who votes is left, and the cycle that was pending is over without its finish."""
+    require(ghost.forgot and not ghost.voting, "M-45", f"ranks {sorted(ghost.voting)} vote, and are passed over")
+    ghost.arms_open = 0
+
+
+LOST = {"journal": moved_forward, "voters": taken_over}
+"""What an alert on the accounting says of a lost journal, by its path."""

@@ -33,6 +33,7 @@ from ..wire import PayloadCodec
 from .action import Action
 from .clockwork import Clockwork
 from .dice import Dice
+from .doomed import Losses
 from .draws import STEP_S, draw_pace, draw_setup
 from .faults import draw_plan, profile
 from .marks import Marks
@@ -48,11 +49,6 @@ MOST_STEPS = 200_000
 """Steps of a world in one run; one that needs more does not end."""
 AFTERWARDS = 4_000
 """Steps that may follow the end of a run, until every process has ended too."""
-LEGAL = (
-    "no rank is left", "nobody is left", "ranks are left", "one rank is left", "died", "no rank had finite parameters",
-    "ranks came within",
-)  # fmt: skip
-"""Of what a run may end, also after the last fault: what had been lost or spoilt by then is not made good."""
 SETUP, PACE, TIMING, FAULTS, STORM = range(5)
 """The streams of choices of a run, so that a change in one leaves the others."""
 
@@ -84,6 +80,7 @@ class Outcome:
     struck: int
     marks: dict[str, int]
     raised: str = ""
+    excuse: str = ""
     violation: Violation | None = None
     schedule: Schedule | None = None
 
@@ -114,6 +111,7 @@ class Run:
         self.setup = draw_setup(case.ranks, case.policy, given, dice.fork(SETUP), wire=codec is not None)
         self.setup.check_door()
         self.actions: list[Timed] = []
+        self.excuse = ""
         self.marks = Marks()
         self.world = World(self.setup, codec=codec, policies=policies)
         self.world.reached = self.marks.reach
@@ -157,7 +155,8 @@ class Run:
         return Outcome(
             case=self.case, status=status, steps=self.clockwork.steps,
             cycles=self.world.co.cycle.sync_rounds, seconds=self.clockwork.now, struck=self.storm.struck,
-            marks=dict(Counter(self.marks.reached)), raised=self.marks.policy_failure, violation=violation,
+            marks=dict(Counter(self.marks.reached)), raised=self.marks.policy_failure,
+            excuse=self.excuse, violation=violation,
             schedule=None if violation is None else self.schedule(violation),
         )  # fmt: skip
 
@@ -184,34 +183,43 @@ class Run:
         require(self.clockwork.steps < MOST_STEPS, "I38", f"the run needs more than {MOST_STEPS:,} steps")
 
     def _liveness(self) -> None:
-        """All faults stop. What was decided before stays decided: a run that was being saved or stopped ends so, one
-        that has trained all needs no average, and one whose ranks have all given up on a coordinator that was away has
-        nobody to go on with (W-21). An id of a session that was withheld stays lost: if nobody is left to make one, the
-        run is saved for that (M-32). Nor is what else was lost by then made good (`LEGAL`). Any other run averages anew
-        and finishes its epochs."""
+        """All faults stop. What was decided or lost before stays so (`doomed.py`); any other run averages anew and
+        finishes its epochs, and no life that was sound ends before. A run that was to be saved is saved, and one whose
+        ranks have all given up on a coordinator that was away has nobody to go on with (W-21). An id of a session that
+        was withheld stays lost: if nobody is left to make one, the run is saved for that (M-32)."""
         if self._ended:
+            self.excuse = "over before it"
             return
-        co = self.world.co
-        ending = co.save_issued or co.stopping or not any(process.alive for process in self.world.processes)
-        trained = co.run.phase > RunPhase.TRAINING
+        world = self.world
+        decided = _is_ending(world) or not any(process.alive for process in world.processes)
+        trained = world.co.run.phase > RunPhase.TRAINING
         self.storm.heal()
-        co = self.world.co  # another one, if it was away
-        until, averages = self.clockwork.now + self.bound_s, co.cycle.sync_rounds
-        while not self.world.over and self.clockwork.now < until and self.clockwork.steps < MOST_STEPS:
-            if not self.clockwork.advance():
-                break
-        finish = self.world.finish
+        lost = Losses.of(self.clockwork, self.storm.damaged, decided=decided)
+        until, averages = self.clockwork.now + self.bound_s, world.co.cycle.sync_rounds
+        self._advance(until, lambda: world.over or _is_ending(world))
+        ended = lost.ended(world.co)
+        require(not ended, "M-17", f"no fault had struck ranks {ended}, and they were lost after the last one")
+        self._advance(until, lambda: world.over)
+        finish = world.finish
         if finish is None:
-            reasons = "; ".join(str(reason) for reason in co.explain())
+            reasons = "; ".join(str(reason) for reason in world.co.explain())
             in_time = self.clockwork.steps < MOST_STEPS
             when = f"{self.bound_s:g} s after the last fault" if in_time else f"{MOST_STEPS:,} steps after it began"
             raise Violation("I38", f"{when} the run goes on: {reasons}")
-        lost = (f"no rank made the id of session {number};" for number in self.storm.withheld)
-        legal = ending or any(reason in finish.text for reason in (*LEGAL, *lost))
-        if finish.status not in ("ok", "stopped") and not legal:
-            raise Violation("I30", f"without any fault the run ended {finish.status}: {finish.text}")
-        served = ending or trained or co.cycle.sync_rounds > averages
-        require(served or finish.status != "ok", "I38", "after the last fault no cycle was realized")
+        if finish.status not in ("ok", "stopped"):
+            withheld = any(f"no rank made the id of session {n};" in finish.text for n in self.storm.withheld)
+            self.excuse = "id withheld" if withheld else lost.excuse(finish.text)
+            text = f"without any fault the run ended {finish.status}: {finish.text}"
+            require(bool(self.excuse), "I30", text)
+        elif world.co.cycle.sync_rounds == averages:
+            stopped = finish.status == "stopped"  # of this it may have heard afterwards (M-54)
+            self.excuse = "decided" if decided or stopped else "trained" if trained else ""
+            require(bool(self.excuse), "I38", "after the last fault no cycle was realized")
+
+    def _advance(self, until: float, done: Callable[[], bool]) -> None:
+        while not done() and self.clockwork.now < until and self.clockwork.steps < MOST_STEPS:
+            if not self.clockwork.advance():
+                break
 
     def _afterwards(self) -> None:
         """The run is over; so must every rank be."""
@@ -226,6 +234,12 @@ class Run:
                 break
         left = [process.number for process in self.world.processes if process.alive]
         require(not left, "I38", f"the run is over, processes {left} are not")
+
+
+def _is_ending(world: World) -> bool:
+    """How the run ends is decided; whom it loses on the way is no loss any more."""
+    co = world.co
+    return co.save_issued or co.stopping or co.run.shutdown_issued
 
 
 def _check_wait(wait: float, config: Config, ranks: int) -> None:

@@ -9,7 +9,7 @@ from .. import effects as fx
 from .. import messages as m
 from .action import COORDINATOR, NOBODY, Action, act
 from .blocks import frame_bytes
-from .clockwork import Clockwork, never
+from .clockwork import Clockwork
 from .dice import Dice
 from .faults import FIRES, MOST_PER_SITE, Plan
 from .process import Process
@@ -18,6 +18,10 @@ from .world import Step
 __all__ = ["Storm"]
 
 LASTING = {"pause": "resume", "hang": "recover", "mute": "heal", "deafen": "heal"}
+BEARS = {"poison": "poisoned", "forge": "forges", "fail": "failing", "withhold": "withholds"}
+"""What a process is until the next time that it matters, or until all faults stop."""
+DAMAGES = frozenset({"drop", "lose", "duplicate", "repeat", "overtake", "swap", "corrupt", "taint"})
+"""What changes a link with nobody told: one of its ends notices sooner or later, and ends it."""
 FRAMES_EVERY = 6.0
 """Mean time between two faults of frames, in steps of the fastest rank; storms are short."""
 CUTS = frozenset({"split", "crack"})
@@ -57,7 +61,7 @@ LONGEST = 8.0
 class Storm:
     """Strikes `plan` at a world that a clockwork moves. `second` is what the run takes for one step of its fastest
     rank, `staleness_s` the silence after which a peer is gone. `withheld` are the sessions of which somebody was asked
-    for the id and makes none."""
+    for the id and makes none; `damaged` are links, as the numbers of their process and of themselves (`DAMAGES`)."""
 
     def __init__(self, clockwork: Clockwork, plan: Plan, dice: Dice, second: float, staleness_s: float) -> None:
         self.clockwork = clockwork
@@ -66,6 +70,7 @@ class Storm:
         self.over = False
         self.struck = 0
         self.withheld: set[int] = set()
+        self.damaged: set[tuple[int, int]] = set()
         self._due: list[str] = []
         self._dice = dice
         self._second = second
@@ -107,21 +112,23 @@ class Storm:
         self.over = True
         self.world.lasts = None
         self._revive()
-        self.clockwork.linger = never
-        self.clockwork.away_until = 0.0
         for process in self.world.processes:
             for kind in ("resume", "recover", "heal"):
                 if kind in self.world.possible(process):
                     self.clockwork.do(act(kind, process.number))
-            if process.withholds and process.alive:
-                self._do("withhold", process.number, 1)
+            for kind, field in BEARS.items():
+                if getattr(process, field) and process.alive:
+                    self._do(kind, process.number, 1)
             if process.broken and process.alive:
                 self._do("break", process.number)
         if self.world.averager.full:
             self._do("full")
+        self.clockwork.settle()
 
     def _do(self, kind: str, who: int = NOBODY, amount: int = 0) -> None:
         self.struck += 1
+        if kind in DAMAGES:
+            self.damaged.add((who, self.world.processes[who].link))
         self.clockwork.do(Action(kind, who, amount))
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
@@ -188,7 +195,7 @@ class Storm:
         if alive:
             process = self._dice.pick(alive)
             self._lasting("mute", process, ZOMBIE[1] * self._staleness_s)
-            self._later(ZOMBIE[0] * self._staleness_s, lambda: self._knock(process.rank))
+            self._later(ZOMBIE[0] * self._staleness_s, lambda: None if self.over else self._knock(process.rank))
 
     def _plague(self, kind: str) -> None:
         """Nobody ships anything finite."""
@@ -208,10 +215,15 @@ class Storm:
             self._do("crash", self._dice.pick(rest).number)
         if "return" in self.plan.kinds and self._dice.chance(0.7):
             seat = process.rank
-            self._later(self._dice.long_tail(self._staleness_s / 8, self._staleness_s * 4), lambda: self._knock(seat))
+            self._later(self._dice.long_tail(self._staleness_s / 8, self._staleness_s * 4), lambda: self._comes(seat))
+
+    def _comes(self, seat: int) -> None:
+        """A process comes back to its seat, also when all faults have stopped; then it takes that of nobody."""
+        if not self.over or not self.world.seats[seat].alive:
+            self._knock(seat)
 
     def _knock(self, seat: int) -> None:
-        if not self.over and not self.world.over:
+        if not self.world.over:
             self._do("join", seat)
 
     def _return(self, kind: str) -> None:

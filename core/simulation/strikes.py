@@ -166,12 +166,12 @@ def _kill(world: World, process: Process) -> None:
 
 
 def _mark(field: str) -> Strike:
-    """The process is from here on what the field says."""
+    """The process is from here on what the field says; with an amount it is not any more."""
 
     def strike(world: World, action: Action) -> None:
         process = _process(world, action)
         if process is not None:
-            setattr(process, field, True)
+            setattr(process, field, action.amount == 0)
 
     return strike
 
@@ -271,11 +271,6 @@ def _die(world: World, action: Action) -> None:
         die(world)
 
 
-def _withhold(world: World, action: Action) -> None:
-    if (process := _process(world, action)) is not None:
-        process.withholds = action.amount == 0
-
-
 def _wish(intent: m.IntentKind, order: ev.Operator) -> Strike:
     def strike(world: World, action: Action) -> None:
         process = _process(world, action)
@@ -296,7 +291,7 @@ FAULTS: dict[str, Strike] = {
     "duplicate": _tampers("up", _report_twice), "repeat": _tampers("down", _control_twice),
     "overtake": _tampers("up", _swap_first, 2), "swap": _tampers("down", _swap_first, 2),
     "mute": _mute, "deafen": _deafen, "crash": _crash, "pause": _mark("paused"), "hang": _mark("hung"),
-    "poison": _mark("poisoned"), "forge": _mark("forges"), "fail": _mark("failing"), "withhold": _withhold,
+    "poison": _mark("poisoned"), "forge": _mark("forges"), "fail": _mark("failing"), "withhold": _mark("withholds"),
     "break": _break, "join": _join, "leave": _leave,
     "split": _split, "crack": _crack,
     "corrupt": _turns("up", "bulk_up", Role.RANK),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -156,6 +157,22 @@ def test_what_nobody_expected_is_exit_code_1_and_a_request(
     assert capsys.readouterr().err == "paceline: ZeroDivisionError: by nothing; this is a bug, please report it\n"
     assert call(monkeypatch, "--debug", "lint-tables") == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("debug", "knobs", "every_s"), [
+    ("0", (), 120.0), ("1", (), 15.0), ("1", ("stall_dump_s=40",), 40.0),
+])  # fmt: skip
+def test_who_debugs_is_told_sooner_that_nothing_moves(
+    monkeypatch: pytest.MonkeyPatch, debug: str, knobs: tuple[str, ...], every_s: float
+) -> None:
+    """M-3: every 120 s, and every 15 s where somebody debugs; a value that is set stays."""
+    monkeypatch.setenv("PACELINE_DEBUG", debug)
+    options: dict[str, Any] = dict.fromkeys(
+        ("max_batch_diff", "epochs", "batch_size", "seed", "checkpoint_every", "eval_every", "resume")
+    )
+    with click.Context(cli.lint_tables):
+        config = cli._config(2, policy="cadence", averager="star", knobs=knobs, **options)
+    assert config.stall_dump_s == every_s
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

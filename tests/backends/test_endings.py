@@ -34,10 +34,29 @@ def interrupted(command: Command, begun: str) -> list[str]:
     return command.err
 
 
-@pytest.mark.parametrize("url", ["tcp://127.0.0.1:0", "memory://here"])
-def test_an_interrupted_kit_says_so_in_one_line(url: str, tmp_path: Path) -> None:
+STANDS_STILL = """
+import itertools
+import trio
+from paceline.transports.{module} import {transport}
+
+dials = itertools.count()
+
+class Still({transport}):
+    async def dial(self, url, credentials):
+        if next(dials) >= 40:
+            await trio.sleep_forever()
+        return await super().dial(url, credentials)
+"""
+"""It comes to T231 and no further, so no kit is over before it is interrupted."""
+
+
+@pytest.mark.parametrize(("transport", "url"), [("TcpTransport", "tcp://127.0.0.1:0"),
+                                                ("MemoryTransport", "memory://here")])  # fmt: skip
+def test_an_interrupted_kit_says_so_in_one_line(transport: str, url: str, tmp_path: Path) -> None:
     """trio raises the interrupt in a group where tasks run together. Whom the kit has started does not hear of it."""
-    with fresh("conform", "transport", url, cwd=tmp_path) as command:
+    module = url.partition(":")[0]
+    (tmp_path / "still.py").write_text(STANDS_STILL.format(module=module, transport=transport))
+    with fresh("conform", "transport", f"still:Still@{url}", cwd=tmp_path) as command:
         assert interrupted(command, r"^T20\d L2") == ["paceline: interrupted"]
 
 

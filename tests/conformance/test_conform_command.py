@@ -234,6 +234,7 @@ class IsInterrupted(LevelGuard):
         return super().observe(cycle)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_the_users_own_interrupt_ends_the_command() -> None:
     """It comes to the command, not to the plug-in, and is no check that failed."""
     words = ["conform", "policy", f"{__name__}:IsInterrupted", "--kind", "guard"]

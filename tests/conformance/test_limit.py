@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,7 @@ from paceline.core.conformance import Stuck
 from paceline.transports import limit
 from paceline.transports.limit import Call, ended
 
-from conformance.conftest import running
+from conformance.conftest import at_rest, running
 
 LIMIT_S = 0.05
 
@@ -32,6 +33,29 @@ class Forgets(logging.Handler):
 LOG = logging.Logger(__name__, logging.DEBUG)
 """Nobody else finds it: whoever runs the tests puts handlers of his own, which keep all records, to those he finds."""
 LOG.addHandler(Forgets())
+
+
+def standing_in(thread: threading.Thread) -> set[types.CodeType]:
+    """What is on the way in a thread."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    found = set()
+    while frame is not None:
+        found.add(frame.f_code)
+        frame = frame.f_back
+    return found
+
+
+@pytest.fixture(autouse=True)
+def times_begin_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time of a limit is over before the thread of a call has come to what the test calls."""
+    begin = Call.begin
+
+    def begun(self: Call[object]) -> None:
+        begin(self)
+        while not self.over.is_set() and self.call.__code__ not in standing_in(self._thread):
+            time.sleep(0.001)
+
+    monkeypatch.setattr(Call, "begin", begun)
 
 
 def left_by(call: Callable[[], object], said: str) -> set[threading.Thread]:
@@ -92,20 +116,21 @@ def test_who_runs_on_is_found() -> None:
     assert found == ["turns"] and running({thread}) == []
 
 
-def test_what_loops_is_over() -> None:
+def test_what_loops_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit, "STOP_S", 60.0)  # it takes one turn of the loop, whenever the system lets it turn
     assert left_by(loops, "loops") == set()
 
 
 @pytest.mark.parametrize("call", [loops_whatever_is_raised, sleeps_whatever_is_raised])
 def test_what_catches_everything_is_put_to_rest(call: Callable[[], object]) -> None:
     left = left_by(call, call.__name__)
-    assert len(left) == 1 and running(left) == []
+    assert len(left) == 1 and at_rest(left)
 
 
 def test_what_is_put_to_rest_keeps_no_lock_of_the_log() -> None:
     """It is often inside of a handler, whose lock every other thread that logs needs."""
     left = left_by(logs_whatever_is_raised, "logs_whatever_is_raised")
-    assert len(left) == 1 and running(left) == []
+    assert len(left) == 1 and at_rest(left)
     other = Call(lambda: LOG.debug("somebody else"))
     other.begin()
     assert other.over.wait(60)

@@ -5,11 +5,23 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import re
+import typing
+from types import ModuleType
 from typing import Any
 
+import attrs
 import pytest
 
-from paceline.core import cycle, finish, gates
+from paceline.core import (
+    control_messages,
+    cycle,
+    data_messages,
+    finish,
+    gates,
+    report_messages,
+    session_messages,
+)
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
@@ -67,6 +79,22 @@ def test_a_heartbeat_is_life_and_no_progress() -> None:
     hand.step(0)
 
     assert (peer.last_progress, peer.progress_kind) == (hand.now, "Batch")
+
+
+NAMES_IN_BYTES = {"config_digest", "dataset_signature", "digest", "run_id", "schema_hash", "uid"}
+"""Of 16 or 32 bytes each, but for the id of a communicator, of which a machine takes 1024 at most."""
+
+
+@pytest.mark.parametrize("module", [
+    ev, fx, control_messages, report_messages, session_messages, data_messages,
+], ids=lambda module: module.__name__.rpartition(".")[2])  # fmt: skip
+def test_no_tensor_passes_through_a_machine(module: ModuleType) -> None:
+    """N-1: what goes in and comes out are names, numbers and what they are the digest of; the bytes of a round go from
+    a rank to the averager and back, past every machine."""
+    classes = [cls for cls in vars(module).values() if isinstance(cls, type) and attrs.has(cls)]
+    hints = {(cls.__name__, name): str(hint) for cls in classes for name, hint in typing.get_type_hints(cls).items()}
+    raw = {name for (_, name), hint in hints.items() if re.search(r"bytes|bytearray|memoryview|Buffer", hint)}
+    assert len(classes) > 2 and raw <= NAMES_IN_BYTES
 
 
 def test_the_timeline_of_a_cycle_has_stable_names() -> None:

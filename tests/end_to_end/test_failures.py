@@ -10,11 +10,16 @@ import pytest
 
 from paceline.backends.checkpoint import load_model
 
-from support.processes import accounting, stage
+from support.processes import FIRST_WINDOW, Child, accounting, stage
 
 
 def _names(lines: list[dict[str, object]]) -> list[object]:
     return [line.get("event") for line in lines]
+
+
+def _averaged(coordinator: Child) -> None:
+    """Wait until there is a consensus of something trained."""
+    coordinator.until(lambda line: line.get("event") == "Cycle" and line["version"] > 0)
 
 
 @pytest.mark.parametrize("policy", ["cadence", "sync", "async"])
@@ -23,9 +28,8 @@ def test_a_killed_rank_costs_no_sample(tmp_path: Path, policy: str) -> None:
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=2, policy=policy)
         survivor = s.rank("--epochs", "4", PACELINE_RANK="0")
-        victim = s.rank("--epochs", "4", "--say-steps", PACELINE_RANK="1")
-        victim.until(lambda line: line.get("step") == 15)
-        victim.process.kill()
+        victim = s.rank("--epochs", "4", "--hold-at", str(FIRST_WINDOW), PACELINE_RANK="1")
+        victim.held().process.kill()
         assert (coordinator.end(), survivor.end()) == (0, 0), coordinator.stderr + survivor.stderr
         died = [line for line in coordinator.lines if line.get("event") == "Died"]
         assert [line["rank"] for line in died] == [1]
@@ -49,9 +53,9 @@ def test_sigterm_makes_a_rank_leave_politely(tmp_path: Path) -> None:
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=2)
         other = s.rank("--epochs", "4", PACELINE_RANK="0")
-        leaver = s.rank("--epochs", "4", "--say-steps", PACELINE_RANK="1")
-        leaver.until(lambda line: line.get("step") == 15)
-        leaver.process.send_signal(signal.SIGTERM)
+        leaver = s.rank("--epochs", "4", "--hold-at", str(FIRST_WINDOW), PACELINE_RANK="1")
+        leaver.held().process.send_signal(signal.SIGTERM)
+        leaver.go()
         assert leaver.end() == 0, leaver.stderr
         assert (coordinator.end(), other.end()) == (0, 0)
         assert "Left" in _names(coordinator.lines) and "Died" not in _names(coordinator.lines)
@@ -64,7 +68,7 @@ def test_a_script_that_raises_ends_alone(tmp_path: Path) -> None:
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=2)
         other = s.rank(PACELINE_RANK="0")
-        broken = s.rank("--raise-at", "7", PACELINE_RANK="1")
+        broken = s.rank("--raise-at", str(FIRST_WINDOW), PACELINE_RANK="1")
         assert broken.end() == 1
         assert "RuntimeError: the script's own mistake" in broken.stderr
         assert (coordinator.end(), other.end()) == (0, 0)
@@ -77,7 +81,7 @@ def test_a_script_that_leaves_its_loop_early_is_a_departure(tmp_path: Path) -> N
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=2)
         other = s.rank(PACELINE_RANK="0")
-        early = s.rank("--leave-at", "9", PACELINE_RANK="1")
+        early = s.rank("--leave-at", str(FIRST_WINDOW), PACELINE_RANK="1")
         assert (early.end(), coordinator.end(), other.end()) == (0, 0, 0)
         assert "Left" in _names(coordinator.lines)
         assert accounting(coordinator.lines) == (0, 0)
@@ -88,7 +92,7 @@ def test_non_finite_parameters_are_refused_and_named_and_the_run_goes_on(tmp_pat
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=2)
         healthy = s.rank(PACELINE_RANK="0")
-        sick = s.rank("--poison-at", "12", PACELINE_RANK="1")
+        sick = s.rank("--poison-at", str(FIRST_WINDOW), PACELINE_RANK="1")
         assert (coordinator.end(), healthy.end(), sick.end()) == (0, 0, 0), coordinator.stderr
         refused = [line for line in coordinator.lines if line.get("event") == "Refused"]
         assert [(line["rank"], line["why"]) for line in refused] == [(1, "nonfinite")]
@@ -101,9 +105,8 @@ def test_a_killed_coordinator_ends_the_ranks_with_what_they_have_saved(tmp_path:
     """F88, W-21, W-22: EOF, no new coordinator in the window, a local file under the rank's own name, exit code 3."""
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=2, reconnect_window_s=1.0)
-        ranks = [s.rank("--epochs", "20", "--say-steps", PACELINE_RANK=str(rank)) for rank in range(2)]
-        for rank in ranks:
-            rank.until(lambda line: line.get("step") == 15)
+        ranks = [s.rank("--epochs", "5000", PACELINE_RANK=str(rank)) for rank in range(2)]
+        _averaged(coordinator)
         coordinator.process.kill()
         for number, rank in enumerate(ranks):
             assert rank.end() == 3, rank.stderr
@@ -117,9 +120,8 @@ def test_the_first_interrupt_ends_the_run_with_a_checkpoint(tmp_path: Path) -> N
     """M-54, G-10: one last average, the consensus written, every rank told; all have the same version."""
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=2)
-        ranks = [s.rank("--epochs", "50", "--say-steps", PACELINE_RANK=str(rank)) for rank in range(2)]
-        for rank in ranks:
-            rank.until(lambda line: line.get("step") == 15)
+        ranks = [s.rank("--epochs", "5000", PACELINE_RANK=str(rank)) for rank in range(2)]
+        _averaged(coordinator)
         coordinator.process.send_signal(signal.SIGINT)
         assert [coordinator.end(), *(rank.end() for rank in ranks)] == [0, 0, 0], coordinator.stderr
         assert coordinator.lines[-1]["event"] == "Finish" and coordinator.lines[-1]["status"] == "stopped"
@@ -133,12 +135,12 @@ def test_the_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     """Exit status 130; the ranks see the end of their link."""
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=1, reconnect_window_s=0)
-        rank = s.rank("--epochs", "500", "--say-steps", "--step-ms", "1500")
-        rank.until(lambda line: line.get("step") == 1)
+        rank = s.rank("--hold-at", str(FIRST_WINDOW)).held()
         coordinator.process.send_signal(signal.SIGINT)
         coordinator.until(lambda line: line.get("event") == "PhaseChanged" and line.get("phase") == "stopping")
         coordinator.process.send_signal(signal.SIGINT)
         assert coordinator.end() == 130
+        rank.go()
         assert rank.end() == 3
 
 
@@ -146,8 +148,8 @@ def test_ranks_that_all_die_are_a_run_that_gave_up(tmp_path: Path) -> None:
     """M-21: all_ranks_lost, the averager's consensus saved, a status that says so."""
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=1)
-        rank = s.rank("--epochs", "50", "--say-steps")
-        rank.until(lambda line: line.get("step") == 25)
+        rank = s.rank("--epochs", "5000")
+        _averaged(coordinator)
         rank.process.kill()
         assert coordinator.end() == 6
         assert coordinator.lines[-1]["status"] == "saved"

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import accounting, stage
+from support.processes import FIRST_WINDOW, accounting, stage
+
+HOLD = ("--hold-at", str(FIRST_WINDOW))
 
 
 @pytest.mark.parametrize("policy", ["cadence", "sync", "async"])
@@ -16,16 +18,16 @@ def test_a_killed_rank_that_is_started_again_becomes_a_voter(tmp_path: Path, pol
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=2, policy=policy, max_batch_diff=20)
         options = ("--epochs", "8", "--step-ms", "4", "--say-steps")
-        survivor = s.rank(*options, PACELINE_RANK="0")
-        victim = s.rank(*options, PACELINE_RANK="1")
+        survivor = s.rank(*options, "--hold-at", str(FIRST_WINDOW + 1), PACELINE_RANK="0")
+        victim = s.rank(*options, *HOLD, PACELINE_RANK="1")
         again = s.rank(*options, "--wait", PACELINE_RANK="1")
         again.until(lambda line: "ready" in line)
-        victim.until(lambda line: line.get("step") == 15)
-        victim.process.kill()
+        victim.held().process.kill()
         coordinator.until(lambda line: line.get("event") == "Died")
-        with survivor.paused():
-            again.go()
-            coordinator.until(lambda line: line.get("event") == "Joined")
+        survivor.held()
+        again.go()
+        coordinator.until(lambda line: line.get("event") == "Joined")
+        survivor.go()
         first = again.until(lambda line: line.get("step") == 1)
         assert (coordinator.end(), survivor.end(), again.end()) == (0, 0, 0), coordinator.stderr + again.stderr
 
@@ -43,13 +45,13 @@ def test_a_rank_more_than_there_were_joins_a_run_with_seats(tmp_path: Path) -> N
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=1, max_ranks=2)
         options = ("--epochs", "5", "--step-ms", "4", "--say-steps")
-        first = s.rank(*options)
+        first = s.rank(*options, *HOLD)
         late = s.rank(*options, "--wait")
         late.until(lambda line: "ready" in line)
-        first.until(lambda line: line.get("step") == 15)
-        with first.paused():
-            late.go()
-            assert late.until(lambda line: "joined" in line)["joined"] == 1
+        first.held()
+        late.go()
+        assert late.until(lambda line: "joined" in line)["joined"] == 1
+        first.go()
         assert (coordinator.end(), first.end(), late.end()) == (0, 0, 0), coordinator.stderr + late.stderr
         assert late.lines[-1]["steps"] > 0 and accounting(coordinator.lines) == (0, 0)
         assert first.lines[-1]["norm"] == late.lines[-1]["norm"], "I59"
@@ -59,12 +61,12 @@ def test_a_frozen_world_refuses_a_late_rank_and_goes_on(tmp_path: Path) -> None:
     """M-22: elastic = False."""
     with stage(tmp_path) as s:
         coordinator = s.coordinator(target_ranks=1, max_ranks=2, elastic=False)
-        first = s.rank("--epochs", "4", "--step-ms", "5", "--say-steps")
+        first = s.rank("--epochs", "4", "--step-ms", "5", *HOLD)
         late = s.rank("--wait")
         late.until(lambda line: "ready" in line)
-        first.until(lambda line: line.get("step") == 15)
-        with first.paused():
-            late.go()
-            assert late.end() != 0 and "elastic = False" in late.stderr
+        first.held()
+        late.go()
+        assert late.end() != 0 and "elastic = False" in late.stderr
+        first.go()
         assert (coordinator.end(), first.end()) == (0, 0)
         assert accounting(coordinator.lines) == (0, 0)

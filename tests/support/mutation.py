@@ -12,7 +12,7 @@ mutant in place and says how it noticed, or None. A test that lasts too long has
 is a dead one. A mutant written by hand (mutants.py) is put to its own tests.
 
 The mutants of one job are kin, such as those of one row. The test that noticed one is asked first about the next, since
-it probably looks at the same thing. What a mutant's kin are does not depend on which worker is free, nor does,
+it probably looks at the same thing, and after it the other tests of its file. What a mutant's kin are does not depend on which worker is free, nor does,
 therefore, which test is named.
 """
 
@@ -60,6 +60,7 @@ class Worker:
     def __init__(self, channels: str) -> None:
         self.jobs, self.answers = (int(number) for number in channels.split(","))
         self.items: list[pytest.Item] = []
+        self.files: list[str] = []
         # The same examples for every mutant, none kept, and neither a smaller one nor a second fault looked for: only
         # whether it fails counts.
         hypothesis.settings.register_profile(
@@ -78,6 +79,7 @@ class Worker:
         if session.testsfailed:
             raise session.Interrupted("the tests cannot be collected")
         self.items = session.items
+        self.files = [item.nodeid.partition("::")[0] for item in self.items]
         with os.fdopen(self.jobs, encoding="utf-8") as jobs, os.fdopen(self.answers, "w", encoding="utf-8") as answers:
             for line in jobs:
                 job = json.loads(line)
@@ -131,15 +133,15 @@ class Worker:
         return [self._put(name, steps, noticed) for name, steps in mutants]
 
     def _put(self, mutant: str, steps: list[tuple[str, Any]], noticed: list[int]) -> dict[str, Any]:
-        began = time.perf_counter()
         layer, by = self._lint(mutant, steps)
-        test = None
+        told = {"layer": layer, "by": by, "seconds": 0.0, "asked": 0}
         if not layer:
-            asked = [(name, first(step, noticed)) for name, step in steps if step != LINT]
-            layer, by, test = self._in_child(mutant, asked)
-        if test is not None:
+            ordered = [(name, first(step, noticed, self.files)) for name, step in steps if step != LINT]
+            told = self._in_child(mutant, ordered)
+        test = told.pop("test", None)
+        if test is not None and told["layer"]:
             noticed[:] = [test, *(number for number in noticed if number != test)]
-        return {"mutant": mutant, "layer": layer, "by": by, "seconds": time.perf_counter() - began}
+        return {"mutant": mutant, **told}
 
     def _lint(self, mutant: str, steps: list[tuple[str, Any]]) -> tuple[str, str]:
         """The layer and what the lint says, if it is asked. It runs nothing, so it needs no child."""
@@ -149,21 +151,25 @@ class Worker:
                 return layer, found
         return "", ""
 
-    def _in_child(self, mutant: str, steps: list[tuple[str, Any]]) -> tuple[str, str, int | None]:
-        """The layer that notices and how, and the number of the test if it is one."""
-        layer, by, test = "", "", None
+    def _in_child(self, mutant: str, steps: list[tuple[str, Any]]) -> dict[str, Any]:
+        """The layer that notices and how, both empty if none does; the number of the last test that was asked, how many
+        were, and the seconds of the processor that all of it took."""
+        told: dict[str, Any] = {"layer": "", "by": "", "asked": 0}
         with Child(self._try, mutant, steps) as child:
             try:
-                for told in child.lines(LAYER_LIMIT_S):
-                    layer, by, test = told.get("layer", layer), told["by"], told.get("test")
-                    if told["noticed"]:
-                        return layer, by, test
-                    child.limit = told["limit"]
+                for line in child.lines(LAYER_LIMIT_S):
+                    told["asked"] += "test" in line and not line["noticed"]
+                    told |= {key: line[key] for key in ("layer", "by", "test") if key in line}
+                    if line["noticed"]:
+                        break
+                    child.limit = line["limit"]
+                else:
+                    told |= {"layer": "", "by": ""}
             except TimeoutError:
-                return layer, f"{by}: lasts too long", test
+                told["by"] += ": lasts too long"
             except EOFError:
-                return layer, f"{by}: the process died", test
-        return "", "", None
+                told["by"] += ": the process died"
+        return {**told, "seconds": child.seconds}
 
     def _try(self, mutant: str, steps: list[tuple[str, Any]]) -> Iterator[Any]:
         """Before each test what comes, so that it is known what lasts too long; and what has noticed."""
@@ -210,12 +216,13 @@ class Worker:
 
 
 class Child:
-    """A forked process that runs a generator and tells each of its values; ended when the block is left, and `status`
-    is how, as the system gives it."""
+    """A forked process that runs a generator and tells each of its values; ended when the block is left. Then `status`
+    is how, as the system gives it, and `seconds` what it used of the processor: what others do is no matter."""
 
     def __init__(self, body: Any, *arguments: Any) -> None:
         self.limit: float | None = None
         self.status: int | None = None
+        self.seconds = 0.0
         self._rest = b""
         self._read, write = os.pipe()
         sys.stdout.flush()
@@ -270,15 +277,18 @@ class Child:
             os.killpg(self._pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)  # one that has not come to its own session yet
-        self.status = os.waitpid(self._pid, 0)[1]
+        _, self.status, used = os.wait4(self._pid, 0)
+        self.seconds = used.ru_utime + used.ru_stime
 
 
-def first(step: Any, noticed: list[int]) -> Any:
-    """A step that is a list of tests with those in front that noticed before; any other as it is."""
+def first(step: Any, noticed: list[int], files: list[str]) -> Any:
+    """A step that is a list of tests with those in front that noticed before, the last one first, then those of the
+    same files, which look at the same thing from other sides; any other step as it is."""
     if isinstance(step, str):
         return step
     place = {number: index for index, number in enumerate(noticed)}
-    return sorted(step, key=lambda each: place.get(each[0], len(place)))
+    near = {files[number]: len(place) + index for index, number in reversed(list(enumerate(noticed)))}
+    return sorted(step, key=lambda each: place.get(each[0], near.get(files[each[0]], 2 * len(place))))
 
 
 def _with_next(values: list[Any]) -> Iterator[tuple[Any, Any]]:

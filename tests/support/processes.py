@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from .forked import start
+from .launcher import PATIENCE_S
 
 HERE = Path(__file__).parent
 TOKEN = "5e" * 32
 RUN_ID = "1d" * 16
-PATIENCE_S = 30.0
-"""No step of these tests takes a tenth of it; a test that needs more hangs."""
+FIRST_WINDOW = 8
+"""A step that every rank of a new run takes, however slow it is beside the others: before any speed is known each is
+given ten. What a later window gives it depends on the machine."""
 
 
 class Child:
@@ -49,19 +50,16 @@ class Child:
         self.errors.extend(self.process.stderr)
 
     def go(self) -> None:
-        """Let a rank that was started with `--wait` begin."""
+        """Let a rank that was started with `--wait` begin, or one that holds its step go on."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stopped by a signal in the block, so that it cannot be done with its work meanwhile."""
-        self.process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self.process.send_signal(signal.SIGCONT)
+    def held(self) -> Child:
+        """Wait until a rank that was started with `--hold-at` is in that step. It stays there until `go`, and no run
+        ends without it, however long the test takes to do what it does meanwhile; the rank says that it lives."""
+        self.until(lambda line: "holding" in line)
+        return self
 
     def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first line, from here on, that is wanted."""

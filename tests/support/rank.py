@@ -10,6 +10,8 @@ from paceline.core import messages as m
 from paceline.core.phases import WorkerPhase
 from paceline.core.worker import Worker, WorkerSettings
 
+from .hand import STUCK
+
 RUN = b"r" * 16
 MEMBERS = ((0, 1), (1, 1), (2, 1))
 PLAN = m.Plan(plan_id=7, epoch=0, offset=0, size=8)
@@ -55,8 +57,10 @@ class Rank:
     def pass_time(self, seconds: float) -> list[Any]:
         """Let time pass as a healthy driver does: with a tick at every deadline until then; gives what came of it."""
         orders: list[Any] = []
-        end = self.now + seconds
+        end, stuck = self.now + seconds, 0
         while (due := self.worker.poll_timeout()) is not None and due <= end:
+            stuck = stuck + 1 if due <= self.now else 0
+            assert stuck < STUCK, f"{stuck} ticks at {self.now:g} s did nothing about what is due"
             self.now = max(due, self.now)
             orders += self.feed(ev.Tick())
         self.now = end

@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--raise-at", type=int, default=-1, help="the step at which the script raises")
     parser.add_argument("--leave-at", type=int, default=-1, help="the step after which the script leaves its loop")
     parser.add_argument("--wait", action="store_true", help="say `ready` and wait for a line before joining")
+    parser.add_argument("--hold-at", type=int, action="append", help="a step in which it says so and waits for a line")
     parser.add_argument("--say-steps", action="store_true", help="print a line per step")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -50,6 +51,9 @@ def main() -> None:
     for batch in session:
         if steps == options.raise_at:
             raise RuntimeError("the script's own mistake")
+        if steps + 1 in (options.hold_at or ()):
+            print(json.dumps({"holding": steps + 1}), flush=True)
+            input()
         loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
         loss.backward()
         session.step(loss)

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from paceline.core.messages import BulkBlock
 from paceline.core.wire import BulkFramer, DialHandshake, Lane, Link, LinkKeys, Role
@@ -48,14 +49,30 @@ TCP = Kind("tcp", lambda: TcpTransport(dial_total_s=0), "tcp://127.0.0.1:0")
 every_transport = pytest.mark.parametrize("kind", [MEMORY, TCP], ids=lambda kind: kind.name)
 
 
-def run(main: Callable[[], Awaitable[None]]) -> None:
+IDLE_S = 0.05
+"""Where both ends are in this process and nothing has moved for so long, nothing will before a limit of time."""
+
+
+def run(main: Callable[[], Awaitable[None]], clock: trio.abc.Clock | None = None) -> None:
     """Run an async test."""
 
     async def bounded() -> None:
         with trio.fail_after(PATIENCE_S):
             await main()
 
-    trio.run(bounded)
+    trio.run(bounded, clock=clock)
+
+
+def run_as_if_at_once(main: Callable[[], Awaitable[None]]) -> None:
+    """Run an async test in which no time passes, however long the machine takes, before it calls `pass_the_time`."""
+    run(main, MockClock())
+
+
+def pass_the_time() -> None:
+    """From here on time jumps to the next limit as soon as nothing moves: who has one runs into it, and nobody else."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    clock.autojump_threshold = IDLE_S
 
 
 def meeting(

@@ -3,7 +3,8 @@
 A misdeed is `import`, `stray`, `raise`, `kill`, `hang` or `late`: fail before there is a session, begin from a model of
 its own, raise, die of SIGKILL or hang in the tenth step, raise after the training. `epochs=N` makes the run longer,
 `loaders=N` gives each rank that many processes of its own, as a data loader does, which would wait for ever and ignore
-an interrupt.
+an interrupt. `gate=RANK` lets that rank wait in the tenth step for a line from the pipe `gate` in the directory of
+the run: nothing ends without it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if steps == WHEN and me == who.get("hang"):
             threading.Event().wait()
+        if steps == WHEN and me == who.get("gate"):
+            with open("gate") as pipe:
+                pipe.readline()
         if steps == WHEN:
             print("trains", flush=True)
         loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+import typing
+from enum import IntEnum
 
 import attrs
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.core import message_types
 from paceline.core.errors import LocalProtocolError, RemoteProtocolError
 from paceline.core.messages import (
     BULK_KIND,
@@ -21,6 +24,7 @@ from paceline.core.messages import (
     Contribution,
     EpochAggregated,
     Exiting,
+    Hello,
     Metrics,
     NewSession,
     Outcome,
@@ -135,6 +139,51 @@ def test_unknown_enum_is_a_violation_except_a_save_reason() -> None:
     refused(KIND_OF[Shutdown], pack({"reason": "graceful"}), "reason")
 
 
+NUMBERS = {
+    "Outcome": ["merged", "refused", "unrealized", "observer"],
+    "Refusal": ["schema", "shape", "dtype", "steps", "nonfinite", "duplicate"],
+    "ThrottleReason": ["barrier", "lead"],
+    "RoundKind": ["counts", "params", "buffers", "state"],
+    "IntentKind": ["eval_now", "checkpoint_now", "stop_now"],
+    "SaveReason": ["graceful", "max_failure", "single_survivor", "all_ranks_lost", "reduce_stall", "checkpoint",
+                   "diverged", "consensus_mismatch"],
+    "WelcomeStatus": ["forming", "joining", "resumed"],
+}  # fmt: skip
+"""The enumerations of section 3, each from 0 on."""
+
+
+def test_the_numbers_of_enumerations_never_change() -> None:
+    """N-24, section 3: they travel, and stand in files."""
+    for name, words in NUMBERS.items():
+        members = getattr(message_types, name)
+        assert [(member.name.lower(), member.value) for member in members] == [(w, n) for n, w in enumerate(words)]
+    assert BULK_KIND == 0x70 and (MAX_DEPTH, MAX_MAP_ENTRIES) == (8, 4096)
+
+
+OF_ENUMS = [
+    (cls, field.name, hint)
+    for cls in KINDS.values()
+    for field in attrs.fields(cls)
+    for hint in [typing.get_type_hints(cls)[field.name]]
+    if any(isinstance(kind, type) and issubclass(kind, IntEnum) for kind in (hint, *typing.get_args(hint)))
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "hint"), OF_ENUMS, ids=[f"{cls.__name__}.{name}" for cls, name, _ in OF_ENUMS])
+@settings(max_examples=2)
+@given(data=st.data())
+def test_an_unknown_number_ends_the_session_in_every_message(
+    cls: type, name: str, hint: object, data: st.DataObject
+) -> None:
+    """N-24: wherever an enumeration stands; where a default is stated the message is read, and nowhere else."""
+    fields = msgspec.msgpack.decode(CODEC.encode(data.draw(instances_of(cls))))
+    payload = pack({**fields, name: 200})
+    if hint is SaveReason:
+        assert getattr(CODEC.decode(KIND_OF[cls], payload), name) is SaveReason.GRACEFUL
+    else:
+        refused(KIND_OF[cls], payload, name)
+
+
 def test_integers_are_unsigned() -> None:
     """Section 3 knows u8, u32 and u64 only, in messages, in values inside them and in lists."""
     plan = {"plan_id": 1, "epoch": 2, "offset": -3, "size": 4}
@@ -178,6 +227,16 @@ def test_hashes_have_their_size() -> None:
         decode_record(Contribution, pack(short))
     refused(KIND_OF[SyncAck], pack(ack), "digest")
     assert session == CODEC.decode(KIND_OF[NewSession], CODEC.encode(session))
+
+
+@pytest.mark.parametrize("name", ["schema_hash", "dataset_signature", "config_digest"])
+@pytest.mark.parametrize("size", [0, 31, 33])
+@settings(max_examples=1)
+@given(data=st.data())
+def test_each_hash_of_a_hello_has_its_size(name: str, size: int, data: st.DataObject) -> None:
+    """M-5, N-24: the door compares what is whole."""
+    fields = msgspec.msgpack.decode(CODEC.encode(data.draw(instances_of(Hello))))
+    refused(KIND_OF[Hello], pack({**fields, name: bytes(size)}), name)
 
 
 # --- strictness of the raw bytes -------------------------------------------------------------------------------
@@ -240,6 +299,12 @@ def test_claimed_sizes_are_checked_before_allocation(field: bytes, claim: bytes)
 def test_bad_names_types_and_ends_are_violations(payload: bytes, text: str) -> None:
     """N-24: UTF-8 names, no extension types, nothing missing and nothing behind."""
     refused(EXITING, payload, text)
+
+
+@pytest.mark.parametrize("name", [b"\xa1?", b"\xd9\x01?", b"\xda\x00\x01?", b"\xdb\x00\x00\x00\x01?"])
+def test_a_name_may_say_its_length_in_any_way(name: bytes) -> None:
+    """N-24: UTF-8 names, and no more is asked of them; a later version may have long ones."""
+    assert CODEC.decode(EXITING, b"\x82\xa6reason\xa1x" + name + b"\x01").reason == "x"
 
 
 def test_pickles_are_noise() -> None:

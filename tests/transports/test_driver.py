@@ -141,6 +141,27 @@ def test_each_message_of_a_lost_link_is_sent_or_reported_as_failed_and_never_bot
     run_in_no_time(main)
 
 
+def test_a_link_on_which_a_write_has_failed_is_used_no_more():
+    """N-4, N-10: nothing is written behind the hole, and what was to follow has failed too, however well it reads."""
+
+    async def main() -> None:
+        async with stage() as s:
+            rank, tried = await s.join(), []
+
+            async def fails(message: Any) -> None:
+                tried.append(message)
+                raise TransportError("the write has failed")
+
+            s.driver._links[0, 1].channel.send = fails  # type: ignore[method-assign]
+            await s.send(3)
+            with trio.fail_after(100.0):
+                await s.machine.until(ev.LinkLost)
+                await assert_closed(rank)
+            assert [event.token[2] for event in s.machine.of(ev.SendFailed)] == [1, 2, 3] and len(tried) == 1
+
+    run_in_no_time(main)
+
+
 def test_a_rank_that_does_not_take_its_messages_overflows():
     """N-9: the incarnation ends as overflow, at once; the message too many has failed too."""
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 import trio
 
-from paceline.core.errors import RemoteProtocolError, TransportError
+from paceline.core.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from paceline.core.wire import BulkFramer, Link, LinkKeys, Role
 from paceline.transports import framed
 from paceline.transports.codec import MsgpackCodec
@@ -28,10 +28,12 @@ class ScriptedLane:
     room: int = 1 << 30
     failure: OSError | None = None
     written: bytearray = attrs.field(factory=bytearray)
+    writes: list[int] = attrs.field(factory=list)
     closed: int = 0
 
     async def send(self, views: Sequence[memoryview]) -> None:
         await trio.lowlevel.checkpoint()
+        self.writes.append(len(views))
         for view in views:
             self.written += view[: self.room - len(self.written)]
         if self.failure is not None and len(self.written) >= self.room:
@@ -216,5 +218,116 @@ def test_after_a_failed_write_nothing_more_is_written() -> None:
                 nursery.start_soon(attempt)
         assert failed == ["link to script: connection reset by the peer"] * 3
         assert len(lane.written) == 10
+
+    run(main)
+
+
+def test_a_small_frame_is_one_write_of_one_piece() -> None:
+    """N-28: so no timer of the system waits to join its parts, and no other frame comes between them."""
+
+    async def main() -> None:
+        control, bulk = ScriptedLane(), ScriptedLane()
+        channel = coordinator(control, bulk)
+        await channel.send(beacon(1))
+        await channel.send(beacon(2))
+        await channel.send_bulk(block(4), memoryview(bytes(4)))
+        assert control.writes == [1, 1] and bulk.writes == [3], "head, data where they lie, and tag"
+
+    run(main)
+
+
+@attrs.define(eq=False)
+class SlowLane(ScriptedLane):
+    """Takes a byte at a time, and lets everybody else run in between."""
+
+    async def send(self, views: Sequence[memoryview]) -> None:
+        for byte in b"".join(views):
+            await trio.lowlevel.checkpoint()
+            self.written.append(byte)
+
+
+@pytest.mark.parametrize("lane", ["control", "bulk"])
+def test_frames_of_many_senders_leave_one_after_the_other(lane: str) -> None:
+    """N-4: one writer each way; the other end reads them whole, whoever sent them."""
+
+    async def main() -> None:
+        slow = SlowLane()
+        channel = coordinator(slow, ScriptedLane()) if lane == "control" else coordinator(ScriptedLane(), slow)
+
+        async def send(number: int) -> None:
+            if lane == "control":
+                await channel.send(beacon(number))
+            else:
+                await channel.send_bulk(block(8, offset=number), pattern(8))
+
+        async with trio.open_nursery() as nursery:
+            for number in (1, 2, 3):
+                nursery.start_soon(send, number)
+        given = ScriptedLane(given=bytes(slow.written))
+        lanes = (given, ScriptedLane()) if lane == "control" else (ScriptedLane(), given)
+        rank = FramedChannel(
+            peer="script", role=Role.RANK, control=lanes[0], bulk=lanes[1], control_keys=KEYS, bulk_keys=KEYS
+        )
+        if lane == "control":
+            assert {(await rank.receive()).control_seq for _ in range(3)} == {1, 2, 3}
+        else:
+            assert {(await rank.receive_bulk(Landing())).offset for _ in range(3)} == {1, 2, 3}
+
+    run(main)
+
+
+@attrs.define(eq=False)
+class HeldLane(ScriptedLane):
+    """Gives nothing before it may, and says when somebody waits for that."""
+
+    waited_for: trio.Event = attrs.field(factory=trio.Event)
+    may_give: trio.Event = attrs.field(factory=trio.Event)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        self.waited_for.set()
+        await self.may_give.wait()
+        return await ScriptedLane.receive_into(self, buffer)
+
+
+@pytest.mark.parametrize("lane", ["control", "bulk"])
+def test_a_second_reader_of_a_lane_is_a_mistake_of_the_caller(lane: str) -> None:
+    """N-4: two would share the bytes of one frame; the first one goes on."""
+
+    async def main() -> None:
+        held = HeldLane(report_frames(1) if lane == "control" else bulk_frames(1))
+        channel = coordinator(held, ScriptedLane()) if lane == "control" else coordinator(ScriptedLane(), held)
+        found: list[object] = []
+
+        async def read() -> None:
+            found.append(await (channel.receive() if lane == "control" else channel.receive_bulk(Landing())))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await held.waited_for.wait()
+            with pytest.raises(LocalProtocolError, match=f"already receives on the {lane} lane"):
+                with trio.move_on_after(1.0):  # what waits is no mistake to it
+                    await read()
+            held.may_give.set()
+        assert len(found) == 1
+
+    run(main)
+
+
+def test_a_block_that_has_no_place_ends_the_channel() -> None:
+    """N-4: a reader that has taken the first byte of a frame stays with it or the link is closed; what follows in the
+    stream is no head of a frame."""
+
+    async def main() -> None:
+        lanes = ScriptedLane(), ScriptedLane(bulk_frames(2))
+        channel = coordinator(*lanes)
+
+        def nowhere(block: object) -> memoryview:
+            raise KeyError("no such round")
+
+        with pytest.raises(KeyError):
+            await channel.receive_bulk(nowhere)
+        assert [lane.closed for lane in lanes] == [1, 1]
+        with pytest.raises(TransportError, match="could not be placed"):
+            await channel.receive_bulk(Landing())
 
     run(main)

@@ -33,16 +33,14 @@ from support.transports import (
     heartbeat,
     is_closed,
     meeting,
+    pass_the_time,
     pattern,
     raw_rank,
     read_exactly,
     run,
+    run_as_if_at_once,
     shake,
 )
-
-BRIEF = TcpTransport(dial_total_s=0, handshake_s=0.5)
-"""For tests in which a handshake has to run into its limit, and one that is meant to succeed must not."""
-
 
 # --- addresses
 
@@ -185,7 +183,7 @@ def test_slow_strangers_are_closed_when_their_time_is_over() -> None:
     """N-25: `handshake_s` bounds a prelude, a proof, and the wait for the other lane."""
 
     async def main() -> None:
-        async with meeting(TCP, transport=BRIEF) as met:
+        async with meeting(TCP) as met:
             silent, half = await connect(met.listener.url), await connect(met.listener.url)
             await half.send(b"PCLN\x01")
             mute = await connect(met.listener.url)
@@ -194,11 +192,12 @@ def test_slow_strangers_are_closed_when_their_time_is_over() -> None:
             )
             await mute.send(handshake.first)
             assert len(await read_exactly(mute, 64)) == 64
+            pass_the_time()
             for stranger in (silent, half, mute):
                 assert await is_closed(stranger)
                 stranger.close()
 
-    run(main)
+    run_as_if_at_once(main)
 
 
 def test_a_wrong_proof_gets_no_answer() -> None:
@@ -266,20 +265,21 @@ def test_a_lane_without_its_other_lane_is_closed(lane: Lane) -> None:
     """N-26: both are needed within `handshake_s`, and a lane of another dial, or the same lane twice, is no pair."""
 
     async def main() -> None:
-        async with meeting(TCP, transport=BRIEF) as met:
+        async with meeting(TCP) as met:
             dial_id = os.urandom(16)
             first, second, stranger = [await connect(met.listener.url) for _ in range(3)]
             await shake(first, lane, dial_id + os.urandom(16))
             await shake(second, lane, dial_id + os.urandom(16))
             other = Lane.BULK if lane is Lane.CONTROL else Lane.CONTROL
             await shake(stranger, other, os.urandom(32))
+            pass_the_time()
             for lonely in (first, second, stranger):
                 assert await is_closed(lonely)
                 lonely.close()
             with pytest.raises(trio.WouldBlock):
                 met.arrivals.receive_nowait()
 
-    run(main)
+    run_as_if_at_once(main)
 
 
 def test_a_bulk_lane_that_does_not_open_with_the_opening_block_is_closed() -> None:
@@ -380,23 +380,26 @@ def test_a_peer_that_takes_no_message_is_given_up(monkeypatch: pytest.MonkeyPatc
     run(main)
 
 
-def test_a_bulk_lane_may_be_held_back_for_as_long_as_it_takes() -> None:
-    """R-11: the averager does not read a rank that is ahead of the others. That is no stall of the rank (M-3)."""
+@pytest.mark.parametrize("upward", [True, False], ids=["a contribution", "a consensus"])
+def test_a_bulk_lane_may_be_held_back_for_as_long_as_it_takes(upward: bool) -> None:
+    """R-11: the averager does not read a rank that is ahead of the others, nor a rank the consensus while it is in a
+    step. That is no stall of who writes (M-3, N-5)."""
 
     async def main() -> None:
         async with meeting(TCP, transport=TcpTransport(dial_total_s=0, write_stall_s=0.01)) as met:
-            rank, coordinator = await met.join()
+            ends = await met.join()
+            writer, reader = ends if upward else reversed(ends)
             blocks = 40
 
             async def ship() -> None:
                 for number in range(blocks):
-                    await rank.send_bulk(block(512 * 1024, offset=number), pattern(512 * 1024))
+                    await writer.send_bulk(block(512 * 1024, offset=number), pattern(512 * 1024))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ship)
                 await trio.testing.wait_all_tasks_blocked(0.1)  # many times the bound: the lane is full and waits
                 for number in range(blocks):
-                    assert (await coordinator.receive_bulk(Landing())).offset == number
+                    assert (await reader.receive_bulk(Landing())).offset == number
 
     run(main)
 
@@ -410,7 +413,7 @@ def test_no_descriptor_is_left_behind() -> None:
     """Channels, refused dials, noise, dials that nobody answers and lonely lanes give everything back."""
 
     async def main() -> None:
-        async with meeting(TCP, transport=TcpTransport(handshake_s=0.5)) as met:
+        async with meeting(TCP) as met:
             await met.join()
             before = open_descriptors()
             for round_number in range(100):
@@ -427,9 +430,10 @@ def test_no_descriptor_is_left_behind() -> None:
                 stranger.close()
             lonely = await connect(met.listener.url)
             await shake(lonely, Lane.CONTROL, os.urandom(32))
+            pass_the_time()
             assert await is_closed(lonely)
             lonely.close()
             await trio.testing.wait_all_tasks_blocked()
             assert open_descriptors() == before
 
-    run(main)
+    run_as_if_at_once(main)

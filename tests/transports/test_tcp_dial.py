@@ -19,8 +19,10 @@ from paceline.transports.tcp import TcpTransport
 from support.transports import (
     CREDENTIALS,
     heartbeat,
+    pass_the_time,
     read_exactly,
     run,
+    run_as_if_at_once,
 )
 
 
@@ -126,18 +128,17 @@ def test_a_door_that_stays_busy_is_no_missing_coordinator() -> None:
     """N-29 code 14: tried again for all that time, and then the line says that somebody is there."""
     server = socket.create_server(("127.0.0.1", 0))
     url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-    knocks = 0
+    knocks: list[float] = []
 
     async def main() -> None:
-        nonlocal knocks
+        pass_the_time()
         server.setblocking(False)
         listening = trio.socket.from_stdlib_socket(server)
 
         async def turn_away() -> None:
-            nonlocal knocks
             while True:
                 knocking, _ = await listening.accept()
-                knocks += 1
+                knocks.append(trio.current_time())
                 await knocking.send(refusal_prelude(RejectCode.BUSY))
                 await read_exactly(knocking, 64)
                 knocking.close()
@@ -145,13 +146,13 @@ def test_a_door_that_stays_busy_is_no_missing_coordinator() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(turn_away)
             with pytest.raises(RefusedError, match=r"the coordinator is there .*fewer ranks.*tried for") as caught:
-                await TcpTransport(dial_total_s=0.2, time_scale=0.5).dial(url, CREDENTIALS)
+                await TcpTransport(time_scale=0.5).dial(url, CREDENTIALS)
             assert (caught.value.code, caught.value.retry) == (RejectCode.BUSY, True)
             nursery.cancel_scope.cancel()
 
     with server:
-        run(main)
-    assert knocks > 1
+        run_as_if_at_once(main)
+    assert knocks == pytest.approx([0.0, 0.25, 0.75, 1.75, 3.75, 7.75, 12.75, 15.0], abs=0.01)
 
 
 def test_another_protocol_is_refused_at_once() -> None:

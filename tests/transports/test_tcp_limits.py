@@ -24,9 +24,11 @@ from support.transports import (
     connect,
     is_closed,
     meeting,
+    pass_the_time,
     raw_rank,
     read_exactly,
     run,
+    run_as_if_at_once,
 )
 
 
@@ -111,9 +113,9 @@ def test_the_times_of_a_listener_are_scaled(monkeypatch: pytest.MonkeyPatch) -> 
         async with meeting(TCP, transport=transport) as met:
             await met.join()
             assert set(stalls) == {30.0 * 0.1} and len(stalls) == 4  # two lanes, two ends
-            with trio.fail_after(1.5):
-                silent = await trio.open_tcp_stream("127.0.0.1", int(met.listener.url.rpartition(":")[2]))
-                assert await silent.receive_some() == b""
-                await silent.aclose()
+            silent = await connect(met.listener.url)
+            pass_the_time()
+            assert await is_closed(silent) and trio.current_time() == pytest.approx(0.2)
+            silent.close()
 
-    run(main)
+    run_as_if_at_once(main)

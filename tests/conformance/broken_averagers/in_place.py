@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -165,8 +165,9 @@ class GivesUpForGood(Sound):
 
 
 class HearsOnlyInside(Sound):
-    """Who is not in a call has nothing to be freed from."""
+    """Who is not in a call has nothing to be freed from. `asked` is how long the kit waits for who is then not free."""
 
+    asked: ClassVar[dict[str, Any]] = {"patience_s": 0.5}
     inside = False
 
     def run(self, order: RunCollective) -> Ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -375,7 +376,20 @@ def test_a_donor_that_never_answers_does_not_keep_a_run_from_its_end() -> None:
     hand = begun(num_epochs=0)
     hand.tick(60.0)
     assert ended(hand) == []
+    assert hand.co.poll_timeout() == math.nextafter(hand.now, math.inf), "it is not left to the next beacon"
     hand.tick(1.0)
+    assert ended(hand) == ["SaveConsensus", "Shutdown"]
+
+
+def test_a_donor_has_its_time_anew_after_an_absence_of_the_coordinator() -> None:
+    """M-9, K-4: it may have given the consensus to nobody who listened."""
+    hand = begun(num_epochs=0)
+    hand.now += 500.0
+    hand.feed(ev.Tick())
+    assert ended(hand) == []
+    hand.tick(60.0)
+    assert ended(hand) == []
+    hand.tick(0.5)
     assert ended(hand) == ["SaveConsensus", "Shutdown"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from paceline.core import effects as fx
 from paceline.core import events as ev
+from paceline.core import ladder
 from paceline.core import messages as m
 from paceline.core.detector import Learned, Limits
 from paceline.core.ladder import Stage, learned
@@ -88,6 +90,15 @@ def test_the_detector_is_asked_when_the_shortest_deadline_there_is_has_passed() 
     due = hand.co.poll_timeout()
     assert due is not None
     assert said(hand.tick(due - hand.now)) == [("Suspect", 0, "snapshot")] and detector.asked > 0
+
+
+def test_who_comes_to_the_shortest_deadline_now_is_not_forgotten_for_another_that_is_late() -> None:
+    """M-12: the next instant is that of rank 1; only of rank 0, which is late, something has to be learned."""
+    hand, detector = pending(samples=400, suspect_initial_s=10.0), Counting()
+    hand.co.policies = attrs.evolve(hand.co.policies, detector=detector)
+    for rank, waits in ((0, 6.0), (1, hand.co.config.suspect_floor_s)):
+        hand.co.peers[rank].climb.evidence_at = hand.now - waits
+    assert ladder.next_due(hand.co) == math.nextafter(hand.now, math.inf) and detector.asked == 1
 
 
 # --- the steps (M-12, M-13) ------------------------------------------------------------------------------------------

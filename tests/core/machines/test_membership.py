@@ -330,6 +330,15 @@ def test_when_a_run_cannot_go_on(knobs: dict[str, Any], deaths: int, reason: m.S
     assert hand.co.save_issued and hand.co.run.save is not None and hand.co.run.save.reason == reason
 
 
+@pytest.mark.parametrize(("limit", "said"), [(1, "1 rank died"), (2, "2 ranks died")])
+def test_how_many_have_died_is_said(limit: int, said: str) -> None:
+    """M-21: with the knob that it was too many for."""
+    hand = Hand(3, max_failure=limit).form()
+    for rank in range(limit):
+        hand.feed(ev.LinkLost(rank, 1, "reset"))
+    assert hand.co.run.text == f"{said}, max_failure is {limit}"
+
+
 # --- what no rank sends (N-7, I22) -----------------------------------------------------------------------------------
 
 

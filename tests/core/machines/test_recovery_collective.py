@@ -12,6 +12,7 @@ from paceline.core import messages as m
 from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
+from paceline.core.recovery import stands_on_version
 
 from support.hand import messages, named
 from support.hand_collective import Joint, asked, joint
@@ -121,6 +122,46 @@ def test_who_has_seen_more_than_the_journal_moves_the_run_forward(proof: dict[st
     effects = hand.ack(0, generation=2, outcome=m.Outcome.UNREALIZED, total_steps=0)
     assert hand.co.voters == [0] and cycle.version == version and hand.co.run.phase == RunPhase.TRAINING
     assert [update.outcome for update in messages(effects, m.Update)] == [m.Outcome.OBSERVER]
+
+
+def test_ranks_that_hold_the_version_of_the_books_need_no_voter() -> None:
+    """M-45, M-27: both have been told what the journal lost, and are turned away; rank 1 takes the last vote with it.
+    The cycle that the journal had pending has no member left, so it ends; the version is given on from who has it."""
+    hand = joint(2, min_ranks=1, samples=200)
+    hand.ack(1)
+    restarted(hand)
+    knock(hand, 0, generation=1, control_seq=900)
+    assert hand.co.voters == [1] and hand.co.cycle.pending and hand.co.joins.giver == 0
+    effects = knock(hand, 1, generation=1, control_seq=900)
+    cycle = hand.co.cycle
+
+    assert not hand.co.voters and not cycle.pending and cycle.version == 0 and hand.co.run.phase == RunPhase.TRAINING
+    paths = [effect.path for effect in effects if isinstance(effect, fx.Alert) and effect.kind == "accounting"]
+    assert paths == ["journal", "voters"] and not hand.co.book.limbo
+    hand.sequence.clear(), hand.counted.clear()
+    [session] = {told.state_from for told in messages(hand.uid(generation=2), m.NewSession)}
+    assert session == 0
+    for rank in (0, 1):
+        hand.ack(rank, generation=2, outcome=m.Outcome.UNREALIZED, total_steps=0)
+    assert hand.co.voters == [0, 1] and cycle.version == 0
+
+
+@pytest.mark.parametrize(("claimed", "stands"), [
+    ({"control_seq": 900}, True), ({"control_seq": 900, "version": 0}, False), ({"incarnation": 2, "cycle": 1}, True),
+    ({"control_seq": 900, "version": 2}, False), ({"incarnation": 2, "cycle": 0, "session_id": 1}, True),
+    ({"incarnation": 2, "cycle": 0, "session_id": 9}, False), ({}, False),
+])  # fmt: skip
+def test_who_stands_on_the_version_of_the_books(claimed: dict[str, Any], stands: bool) -> None:
+    """M-45: a life that the journal lost has it by its vote, or where no call can have led it elsewhere since."""
+    hand = joint(3, samples=200)
+    hand.average()
+    hand.co.sessions.number = 1
+    restarted(hand)
+    greeting = hello(hand.samples, wanted_rank=1, resume=claim(hand, 1, **{"generation": 1, **claimed}))
+
+    assert stands_on_version(hand.co, greeting) == stands
+    hand.co.peers[1].link = 5
+    assert not stands_on_version(hand.co, greeting), "somebody has come back to this seat since"
 
 
 def test_nothing_is_built_on_a_rank_that_has_not_come() -> None:

@@ -9,6 +9,7 @@ import pytest
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.coordinator import Coordinator
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
 from support.hand import alerts, messages, named
@@ -327,3 +328,20 @@ def test_a_collective_of_which_nobody_enters_does_not_form() -> None:
     hand.uid()
     hand.tick(62)
     assert hand.co.run.status == "failed"
+
+
+def test_the_next_life_of_a_generator_was_not_asked() -> None:
+    """M-32, M-45: a coordinator comes back to a session that rank 0 was to make an id for. Rank 0 is alone and has a
+    new life, since its journal has lost what it was told; that life is asked (a storm of 3 ranks, collective)."""
+    hand = joint(2, min_ranks=1, samples=200)
+    assert asked(hand.failed(0)) == [(0, 2)]
+    hand.co = Coordinator.restart(hand.co.config, hand.co.snapshot(), (), 3.0)
+    hand.now = 3.0
+    hand.feed(ev.ProcessExited(1, 1, 1))
+    claim = m.ResumeClaim(
+        generation=1, incarnation=1, version=0, cycle=0, snapshot_cycle=0, shipped=0, step_count=9, control_seq=900,
+        report_seq=hand.sequence[0], session_id=1,
+    )  # fmt: skip
+    effects = hand.feed(ev.HelloReceived(70, hello(hand.samples, wanted_rank=0, resume=claim)))
+
+    assert asked(effects)[-1][0] == 0 and not hand.co.save_issued

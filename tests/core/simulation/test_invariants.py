@@ -15,6 +15,7 @@ from paceline.core import messages as m
 from paceline.core.events import LeaveRequested
 from paceline.core.phases import WorkerPhase
 from paceline.core.simulation import Setup, Violation, World
+from paceline.core.simulation.averager import Averager
 from paceline.core.simulation.faults import SITES
 from paceline.core.simulation.invariants import books, explained, parked
 from paceline.core.simulation.marks import MARKS
@@ -144,6 +145,22 @@ def test_the_ghost_notices_what_may_not_be_said(effects: Callable[[World], list[
     with pytest.raises(Violation, match=f"^{name}:"):
         for effect in effects(world):
             world.ghost.see(world.co, effect)
+
+
+@pytest.mark.parametrize("ends", [fx.CloseRound, fx.AbortRound, None])
+def test_a_round_is_over_before_another_begins(ends: type[Any] | None) -> None:
+    """R-1: an averager that is to hold two would take the consensus of the first back (K-10)."""
+    averager = Averager(Setup())
+    first, second = (m.RoundKey(generation=1, cycle=number, kind=m.RoundKind.PARAMS) for number in (1, 2))
+    averager.perform(fx.OpenRound(first, 0, (), ()))
+    averager.perform(fx.OpenRound(first, 1, (), ()))
+    if ends is not None:
+        averager.perform(ends(first))
+        averager.perform(fx.OpenRound(second, 0, (), ()))
+        assert averager.round is not None and averager.round.opened.key == second
+    else:
+        with pytest.raises(Violation, match=r"^R-1: .*cycle=2.* is opened, .*cycle=1.* was not closed"):
+            averager.perform(fx.OpenRound(second, 0, (), ()))
 
 
 def test_a_parked_rank_goes_on_only_by_its_update() -> None:

@@ -27,8 +27,22 @@ def run(averager: str, lost: int, version: int = 8, stateful: bool = False, **mo
     while world.enabled():
         world.do(world.enabled()[0])
         assert world.co.cycle.version >= began, "M-45: never backward"
-    assert world.finished and world.co.cycle.version >= known[0] and world.co.cycle.global_step >= known[1]
+    assert world.finish is not None and world.finish.status == "ok", world.finish
+    assert world.co.cycle.version >= known[0] and world.co.cycle.global_step >= known[1]
     return world, reached
+
+
+def revived(averager: str, lost: int) -> World:
+    """Two ranks of `cadence`, or of `async` if they average by star, whose coordinator has just come back from what is
+    left of its journal."""
+    policy = "async" if averager == "star" else "cadence"
+    knobs = {"averager": averager, "policy": policy, "reconnect_window_s": 200.0, "min_ranks": 1, "max_ranks": 4}
+    world = World(Setup(ranks=2, samples=80, knobs={**knobs, "max_anchor": 2}))
+    while world.co.cycle.version < 8:
+        world.do(world.enabled()[0])
+    world.do(act("die", COORDINATOR))
+    world.do(Action("revive", COORDINATOR, lost))
+    return world
 
 
 @pytest.mark.parametrize("averager", ["star", "collective"])
@@ -51,6 +65,49 @@ def test_ranks_that_blend_go_on_from_the_average_and_not_from_what_they_made_of_
     world, reached = run("star", lost, policy="async")
 
     assert "the end of a journal was lost" in reached
+    assert len(world.ghost.merged) == 80
+
+
+@pytest.mark.parametrize(("policy", "lost"), [("async", 12), ("cadence", 10), ("sync", 8)])
+@pytest.mark.parametrize("more", [{}, {"elastic": False, "max_batch_diff": None}, {"max_failure": 1}], ids=str)
+def test_ranks_on_the_version_of_the_books_go_on_from_it(policy: str, lost: int, more: dict[str, object]) -> None:
+    """M-45, M-27, M-22: all of them have been told what is lost, so no life can be gone on with; but the version is
+    there. Nobody has died, so no `max_failure` is reached, and a frozen cohort takes back who was in it."""
+    world, _ = run("star", lost, policy=policy, **more)
+
+    assert {(0, 1), (1, 1)} <= world.ghost.ended and world.ghost.uncounted == 0
+    assert len(world.ghost.merged) == 80
+
+
+@pytest.mark.parametrize(("averager", "lost"), [("star", 12), ("star", 50), ("collective", 50)])
+@pytest.mark.parametrize("again", [1, 8, 20, 1000])
+def test_a_second_journal_that_loses_its_end_ends_nothing(averager: str, lost: int, again: int) -> None:
+    """M-45: the ranks hold a life more than the books know, and the version still."""
+    world = revived(averager, lost)
+    while not world.co.voters or world.co.generation != 2 or not world.co.peers[0].attached:
+        world.do(world.enabled()[0])
+    for _ in range(6):
+        world.do(world.enabled()[0])
+    world.do(act("die", COORDINATOR))
+    world.do(Action("revive", COORDINATOR, again))
+    while world.enabled():
+        world.do(world.enabled()[0])
+
+    assert world.finish is not None and world.finish.status == "ok", world.finish
+    assert len(world.ghost.merged) == 80
+
+
+def test_who_was_turned_away_goes_on_when_the_last_voter_dies() -> None:
+    """M-45, M-27: rank 0 came back with the version and without a vote; rank 1 has one, and never comes."""
+    world = revived("star", 12)
+    while not world.co.peers[0].attached:
+        world.do(world.enabled()[0])
+    assert world.co.voters == [1] and world.co.joins.giver == 0
+    world.do(act("crash", 1))
+    while world.enabled():
+        world.do(world.enabled()[0])
+
+    assert world.finish is not None and world.finish.status == "ok", world.finish
     assert len(world.ghost.merged) == 80
 
 

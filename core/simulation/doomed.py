@@ -1,0 +1,138 @@
+"""What a run had lost when all faults stopped, and so what it may still end of.
+
+A run that no fault strikes any more must average anew and finish its epochs, and no *sound* life of a rank may end
+before it does. What had gone by then is not made good: a run that was being saved is saved, dead ranks may be too many
+to go on (M-21). A life is sound if both its ends are well and nothing that struck it is yet to show: the process runs,
+the coordinator knows it as this very life, and neither end will call the other silent or give up the search for it
+before the next sign of life arrives. All else about the end follows: whoever dies after that was lost before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..events import HelloReceived
+from ..finish import DIVERGED_CYCLES, UNHEALTHY_REFUSALS
+from ..phases import RunPhase, WorkerPhase
+from ..worker_link import LAST_PAUSE_S, pause_s
+from .setup import greeting
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ..coordinator import Coordinator
+    from ..peer import Peer
+    from .clockwork import Clockwork
+    from .process import Process
+
+__all__ = ["Losses"]
+
+OF_LOSSES = ("max_failure is", "no rank is left", "one rank is left", "min_ranks is")
+"""M-21: of what a run ends whose dead ranks are too many."""
+OF_FORMING = ("ranks came within", "that a run needs", "nobody is left who holds")
+"""M-4, M-6: of what a run ends that has no ranks to begin with."""
+OF_ROW = "no rank had finite parameters"
+LEAVES = (WorkerPhase.DRAINING, WorkerPhase.STOPPED)
+
+
+@attrs.frozen(kw_only=True)
+class Losses:
+    """See the module. `decided`: the run was ending or had nobody. `trained`: nothing was left to average. `forming`:
+    it had not formed, and may have too few sound ranks (M-6). `spoilt`: the cycle that is pending may end a row of
+    cycles without a finite one (D-12). `sound`: rank and incarnation of each life that goes on."""
+
+    decided: bool
+    forming: bool
+    spoilt: bool
+    sound: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, clock: Clockwork, damaged: Collection[tuple[int, int]], *, decided: bool) -> Losses:
+        """What is lost in a world whose faults have just stopped. `damaged` are links, as number and link of a process,
+        on which something was lost, doubled or changed."""
+        world = clock.world
+        co = world.co
+        whole = [process for _, process in sorted(world.seats.items()) if (process.number, process.link) not in damaged]
+        return cls(
+            decided=decided, forming=co.run.phase == RunPhase.FORMING,
+            spoilt=co.cycle.sick_cycles + co.cycle.pending >= DIVERGED_CYCLES,
+            sound=tuple((each.rank, each.incarnation) for each in whole if _is_sound(clock, each)),
+        )  # fmt: skip
+
+    def ended(self, co: Coordinator) -> list[int]:
+        """Ranks whose sound life has ended all the same."""
+        return [rank for rank, number in self.sound if not _lives(co, rank, number)]
+
+    def excuse(self, text: str) -> str:
+        """What of that a run may end of with this text; "" if nothing."""
+        if self.decided:
+            return "decided"
+        if any(reason in text for reason in OF_LOSSES):
+            return "ranks lost"
+        if self.forming and any(reason in text for reason in OF_FORMING):
+            return "not formed"
+        return "not finite" if self.spoilt and OF_ROW in text else ""
+
+
+def _lives(co: Coordinator, rank: int, incarnation: int) -> bool:
+    peer = co.peers[rank]
+    return peer.alive and peer.incarnation == incarnation
+
+
+def _is_sound(clock: Clockwork, process: Process) -> bool:
+    co, worker = clock.world.co, process.worker
+    peer = co.peers.get(process.rank)
+    if peer is None or not _lives(co, process.rank, process.incarnation):
+        return False
+    if not process.runs or worker.departing or worker.phase in LEAVES:
+        return False
+    if co.cycle.pending and peer.refusals_in_row >= UNHEALTHY_REFUSALS - 1:
+        return False  # what it has shipped may be the one too many (D-12)
+    patient = co.run.phase != RunPhase.FORMING or _forms(clock, peer)
+    ends = _is_heard if process.linked else _finds_back
+    return patient and _has_session(clock, process) and ends(clock, process, peer)
+
+
+def _forms(clock: Clockwork, peer: Peer) -> bool:
+    """M-6: it has formed, or has time for that. The state goes up one link and down another, behind what is on them."""
+    co, config = clock.world.co, clock.world.config
+    needs = LAST_PAUSE_S * config.time_scale + 3 * clock.transfer_s
+    until = co.run.closed_at + config.scaled(config.formation_s)
+    return not co.run.window_closed or peer.acked or clock.now + clock.world.skew + needs < until
+
+
+def _has_session(clock: Clockwork, process: Process) -> bool:
+    """R-15: it waits for none, or has waited for less than half of what it is given."""
+    until, own = process.worker.session_deadline, process.worker.settings
+    return until is None or clock.now + process.skew + own.session_wait_s / 2 < until
+
+
+def _is_heard(clock: Clockwork, process: Process, peer: Peer) -> bool:
+    """M-2, W-22: the next sign of life comes before the silence is too long, in both directions."""
+    world, worker, silence = clock.world, process.worker, clock.world.config.staleness_s
+    here, there = clock.now + process.skew, clock.now + world.skew
+    beat = 0.0 if process.up else max(0.0, worker.last_beat + worker.settings.heartbeat_s - here)
+    beacon = 0.0 if process.down else max(0.0, world.co.next_beacon - there)
+    known = peer.attached and peer.link == process.link and worker.linked
+    heard = there + beat + clock.trip_s < peer.last_seen + silence
+    return known and heard and here + beacon + clock.trip_s < worker.last_heard + silence
+
+
+def _finds_back(clock: Clockwork, process: Process, peer: Peer) -> bool:
+    """M-42: it is taken back as the life that it is, and neither end gives it up before."""
+    world, worker = clock.world, process.worker
+    hello = attrs.evolve(greeting(world.setup, process.rank), resume=worker.claim())
+    if not peer.claim_fits(HelloReceived(0, hello)):
+        return False
+    dials = process.dials_at
+    if dials is None:  # it does not know yet, and will
+        return clock.now + clock.trip_s + _first_pause(process) + world.skew < peer.return_until
+    patient = dials + clock.trip_s + process.skew < worker.look_until
+    return patient and dials + world.skew < peer.return_until
+
+
+def _first_pause(process: Process) -> float:
+    own = process.worker.settings
+    return pause_s(own.run_id, own.rank, 0) * own.time_scale

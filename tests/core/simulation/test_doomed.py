@@ -1,0 +1,242 @@
+"""After the last fault of a simulated run: nothing that faults set going is left, and only losses excuse its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from paceline.core import messages as m
+from paceline.core.simulation import Setup, Violation, World
+from paceline.core.simulation.action import Action
+from paceline.core.simulation.campaign import Campaign
+from paceline.core.simulation.clockwork import JITTER, Clockwork, Pace
+from paceline.core.simulation.dice import Dice
+from paceline.core.simulation.doomed import Losses
+from paceline.core.simulation.simulator import Case, Run, simulate
+from paceline.transports.codec import MsgpackCodec
+
+CODEC = MsgpackCodec()
+LATENCY_S = 1.0
+
+
+def in_training(ranks: int = 2, **knobs: Any) -> Run:
+    """A run that no fault strikes by itself, behind its first average."""
+    knobs = {"averager": "star", **knobs}
+    run = Run(Case(seed=0, ranks=ranks, faults="calm", policy="cadence", knobs=knobs), codec=CODEC)
+    while run.world.co.cycle.finished < 1:
+        run.clockwork.advance()
+    return run
+
+
+def then_strikes(run: Run, monkeypatch: pytest.MonkeyPatch, *actions: Action) -> None:
+    """Faults that strike when all have stopped."""
+    of = Losses.of
+
+    def strikes(*known: Any, **decided: Any) -> Losses:
+        lost = of(*known, **decided)
+        for action in actions:
+            run.clockwork.do(action)
+        return lost
+
+    monkeypatch.setattr(Losses, "of", strikes)
+
+
+def sound(run: Run) -> list[int]:
+    """The ranks whose life is sound now."""
+    lost = Losses.of(run.clockwork, run.storm.damaged, decided=False)
+    return [rank for rank, _ in lost.sound]
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_was_dead_by_then_may_be_one_too_many() -> None:
+    """I30, M-21: it is not made good."""
+    run = in_training(max_failure=1, link_grace_s=0.0)
+    run.clockwork.do(Action("crash", 0))
+    run._liveness()
+
+    assert run.world.finish is not None and run.world.finish.text.endswith("max_failure is 1")
+    assert run.excuse == "ranks lost"
+
+
+@pytest.mark.parametrize("knobs", [{"max_failure": 1}, {}])
+def test_a_sound_rank_may_not_be_lost_any_more(monkeypatch: pytest.MonkeyPatch, knobs: dict[str, Any]) -> None:
+    """M-17, I30: whether the run goes on without it or not."""
+    run = in_training(link_grace_s=0.0, **knobs)
+    then_strikes(run, monkeypatch, Action("crash", 0))
+
+    with pytest.raises(Violation, match=r"^M-17: no fault had struck ranks \[0\]"):
+        run._liveness()
+
+
+def test_nor_may_it_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M-8: nobody asked it to."""
+    run = in_training()
+    then_strikes(run, monkeypatch, Action("leave", 1))
+
+    with pytest.raises(Violation, match=r"^M-17: no fault had struck ranks \[1\]"):
+        run._liveness()
+
+
+def test_parameters_that_are_not_finite_excuse_nothing_once_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D-12: what a rank would ship next is finite after the last fault; only a row that had begun may end the run."""
+    run = in_training()
+    for process in run.world.processes:
+        run.clockwork.do(Action("poison", process.number))
+    run._liveness()
+
+    assert run.world.finished and run.excuse == "" and not any(process.poisoned for process in run.world.processes)
+
+
+def test_a_campaign_says_what_was_excused() -> None:
+    outcomes = [simulate(Case(seed=seed, ranks=2), codec=CODEC) for seed in (0, 1, 3)]
+    campaign = Campaign("storm", 2)
+    for outcome in outcomes:
+        campaign.add(outcome)
+    excused = [outcome.excuse for outcome in outcomes if outcome.excuse]
+
+    assert excused and campaign.facts()["excused"] == {why: excused.count(why) for why in sorted({*excused})}
+    assert {"ok"} == {outcome.status for outcome in outcomes if not outcome.excuse}
+
+
+# --- who is sound ----------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_whose_next_sign_of_life_comes_too_late_is_not_sound() -> None:
+    """M-2, W-22: it was not heard for nearly the staleness; how nearly is the way of one heartbeat."""
+    run = in_training(link_grace_s=0.0)
+    assert sound(run) == [0, 1]
+    peer, process = run.world.co.peers[1], run.world.processes[1]
+    process.up.clear()
+    due = process.worker.last_beat + process.worker.settings.heartbeat_s + run.clockwork.trip_s
+
+    peer.last_seen = due - run.world.config.staleness_s
+    assert sound(run) == [0]
+    peer.last_seen += 0.01
+    assert sound(run) == [0, 1]
+    process.down.clear()
+    process.worker.last_heard -= run.world.config.staleness_s
+    assert sound(run) == [0]
+
+
+@pytest.mark.parametrize("grace", [0.0, 120.0])
+def test_a_rank_without_a_link_is_sound_if_it_will_be_taken_back(grace: float) -> None:
+    """M-42: without a grace for links it dies of the loss."""
+    run = in_training(link_grace_s=grace, reconnect_window_s=120.0)
+    run.clockwork.do(Action("cut", 1))
+    assert sound(run) == ([0, 1] if grace else [0])
+    while run.world.processes[1].dials_at is None:
+        run.clockwork.advance()
+
+    assert sound(run) == ([0, 1] if grace else [0])
+    run.world.processes[1].dials_at += 125.0  # the window is over by then
+    assert sound(run) == [0]
+
+
+def test_a_link_on_which_something_was_lost_with_nobody_told_is_not_sound() -> None:
+    """N-2: one of its ends notices the hole and ends it."""
+    run = in_training()
+    while not run.world.processes[0].up:
+        run.clockwork.advance()
+    run.storm._do("drop", 0)
+
+    assert sound(run) == [1]
+
+
+# --- what faults set going -------------------------------------------------------------------------------------------
+
+
+def waits(clockwork: Clockwork, kind: str) -> list[float]:
+    """Seconds until the things of a kind."""
+    return [at - clockwork.now for at, _, known, _, _ in clockwork._heap if known == kind]
+
+
+def test_what_lingers_when_all_faults_stop_comes_as_if_it_began_then() -> None:
+    """Issue 4: fifty times the latency is a fault too. Found by a storm of 2 ranks, seed 9012504."""
+    world = World(Setup(ranks=2, samples=24, blocks=4, knobs={"reconnect_window_s": 30.0}))
+    pace = Pace(step_s=(5.0,), latency_s=(LATENCY_S,), part_s=(0.5,), copy_s=1.0)
+    clockwork = Clockwork(world, pace, Dice(1), lambda step: None)
+    limits = {"control": LATENCY_S, "report": LATENCY_S, "upload": LATENCY_S + 4 * 0.5, "result": LATENCY_S + 4 * 0.5,
+              "order": 1.0, "step": 5.0, "reduce": pace.reduce_s}  # fmt: skip
+    found = set()
+    clockwork.linger = lambda kind: 50.0
+    while not world.over and found != limits.keys():
+        clockwork.settle()
+        for kind, limit in limits.items():
+            for seconds in waits(clockwork, kind):
+                found.add(kind)
+                assert seconds < limit * (1.0 + JITTER) + 1e-9, kind
+        clockwork.linger = lambda kind: 50.0
+        clockwork.advance()
+    assert found == limits.keys()
+
+
+def test_what_lingered_on_a_link_that_is_gone_holds_nothing_up() -> None:
+    """Its place in the queue is free for what the next link carries. Found by a storm of 2 ranks, seed 10520161: the
+    state of cycle 0 waited behind it for longer than there is to form (M-6)."""
+    world = World(Setup(ranks=2, samples=24, knobs={"reconnect_window_s": 30.0, "link_grace_s": 30.0}))
+    clockwork = Clockwork(world, Pace(step_s=(5.0,), part_s=(20.0,)), Dice(1), lambda step: None)
+    clockwork.linger = lambda kind: 50.0
+    while not world.processes[0].bulk_up:
+        clockwork.advance()
+    clockwork.do(Action("cut", 0))
+    assert waits(clockwork, "upload")
+    clockwork.settle()
+    clockwork.do(Action("cut", 1))
+    begun = clockwork.now
+    while world.co.cycle.finished < 0:
+        clockwork.advance()
+
+    assert clockwork.now - begun < 60.0
+
+
+def test_nobody_is_away_when_all_faults_stop() -> None:
+    """M-9: what had come to the coordinator meanwhile is taken at once, and its clock goes on."""
+    run = in_training()
+    clockwork = run.clockwork
+    clockwork.away_until = clockwork.now + 1_000.0
+    until = clockwork.now + 10.0
+    while clockwork.now < until:
+        clockwork.advance()
+    assert max(waits(clockwork, "report")) > 900.0
+    run._liveness()
+
+    assert run.world.finished and run.excuse == "" and clockwork.now < until + 900.0
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_who_was_to_come_back_does_unless_the_seat_is_taken(monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+    """M-7: to come back is no fault; to end the life that has the seat is one."""
+    run = in_training(link_grace_s=0.0, elastic=True)
+    run.storm.plan = attrs.evolve(run.storm.plan, kinds=("return",), weights=(1.0,))
+    with monkeypatch.context() as luck:
+        luck.setattr(Dice, "chance", lambda self, share: True)
+        run.storm.kill(run.world.processes[1])
+    if taken:
+        while run.world.co.peers[1].alive:
+            run.clockwork.advance()
+        run.clockwork.do(Action("join", 1))
+    run._liveness()
+
+    assert run.world.finished and len(run.world.processes) == 3
+    assert run.marks.reached["a dead rank came back"] == 1
+
+
+def test_an_id_of_a_session_is_made_where_the_rank_is() -> None:
+    """M-32: of the five seconds for an answer two ways over the link are the network's, and a rank that was asked many
+    times makes each id in no time. Found by a storm of 2 ranks, seed 8012250."""
+    world = World(Setup(ranks=2, samples=24, knobs={"averager": "collective", "reconnect_window_s": 30.0}))
+    clockwork = Clockwork(world, Pace(step_s=(5.0,), latency_s=(LATENCY_S,)), Dice(1), lambda step: None)
+    process = world.processes[0]
+    while not process.uids:
+        clockwork.advance()
+    process.uids.extend([process.uids[0]] * 8)
+    begun = clockwork.now
+    while process.uids:
+        clockwork.advance()
+
+    assert clockwork.now - begun < LATENCY_S
+    assert m.SessionIdGenerated in {type(report) for report in process.up}

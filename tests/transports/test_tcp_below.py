@@ -1,0 +1,114 @@
+"""What runs below a link of `tcp://`, where it listens, and whom it warns of (N-28, N-29)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+import attrs
+import pytest
+import trio
+
+from paceline.transports.socket_lane import SocketLane
+from paceline.transports.tcp import TcpTransport
+from paceline.transports.tcp_listener import TcpListener
+from paceline.transports.tcp_socket import TcpLane
+
+from support.transports import CREDENTIALS, TCP, connect, is_closed, meeting, run
+
+
+@pytest.mark.parametrize("noise", [b"GET ", b"\x16\x03\x01", bytes(1), b"PCLG" + bytes(60)], ids=repr)
+def test_noise_is_closed_at_its_first_bytes(noise: bytes) -> None:
+    """N-29: at no cost beyond them; it does not wait for the rest of a prelude that will not come."""
+
+    async def main() -> None:
+        async with meeting(TCP, transport=TcpTransport(handshake_s=math.inf)) as met:
+            stranger = await connect(met.listener.url)
+            await stranger.send(noise)
+            with trio.fail_after(20.0):
+                assert await is_closed(stranger)
+            stranger.close()
+
+    run(main)
+
+
+def test_who_has_proved_itself_is_looked_at_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-28: it is the authenticated peer that a public address is a mistake of; noise comes from anywhere."""
+    looked_at: list[TcpLane] = []
+    monkeypatch.setattr(TcpListener, "_warn_of_public", lambda listener, lane: looked_at.append(lane))
+
+    async def main() -> None:
+        async with meeting(TCP) as met:
+            stranger = await connect(met.listener.url)
+            await stranger.send(b"GET / HTTP/1.1\r\n\r\n" + bytes(64))
+            assert await is_closed(stranger) and looked_at == []
+            await met.join()
+            assert len(looked_at) == 2, "both lanes of a rank"
+            stranger.close()
+
+    run(main)
+
+
+def test_no_more_addresses_are_remembered_than_the_bound(caplog: pytest.LogCaptureFixture) -> None:
+    """N-28: one warning per address, and a crowd of them costs neither memory nor a log."""
+
+    @attrs.define
+    class Remote:
+        remote: tuple[str, int]
+
+    async def main() -> None:
+        listener: TcpListener = await TcpTransport().listen("tcp://127.0.0.1:0", CREDENTIALS)
+        for number in range(300):
+            listener._warn_of_public(Remote((f"8.8.{number // 200}.{number % 200}", 1)))  # type: ignore[arg-type]
+        await listener.aclose()
+
+    with caplog.at_level(logging.WARNING):
+        run(main)
+    assert len(caplog.records) == 256
+
+
+def test_a_listener_without_a_host_is_for_this_one_alone() -> None:
+    """N-28: the coordinator binds loopback unless configured."""
+
+    async def main() -> None:
+        listener = await TcpTransport().listen("tcp://:0", CREDENTIALS)
+        assert listener.url.startswith("tcp://127.0.0.1:")
+        assert listener._listening.getsockname()[0] == "127.0.0.1"
+        await listener.aclose()
+
+    run(main)
+
+
+def test_nothing_waits_to_be_joined_with_more() -> None:
+    """N-28, N-5: NODELAY on both lanes of both ends."""
+
+    async def main() -> None:
+        async with meeting(TCP) as met:
+            for channel in await met.join():
+                for lane in (channel._control, channel._bulk):
+                    told = lane._socket.getsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY)
+                    assert told != 0
+
+    run(main)
+
+
+def test_the_pieces_of_a_frame_go_to_the_system_together() -> None:
+    """N-28: one call for all of them; what it does not take is given to it again, from where it stopped."""
+
+    class Counted:
+        def __init__(self) -> None:
+            self.calls: list[list[bytes]] = []
+
+        async def sendmsg(self, views: Sequence[memoryview]) -> int:
+            await trio.lowlevel.checkpoint()
+            self.calls.append([bytes(view) for view in views])
+            return min(5, sum(map(len, views)))
+
+    async def main() -> None:
+        socket = Counted()
+        pieces = (memoryview(b"head"), memoryview(b""), memoryview(b"data"), memoryview(b"tag"))
+        await SocketLane(socket).send(pieces)  # type: ignore[arg-type]
+        assert socket.calls == [[b"head", b"data", b"tag"], [b"ata", b"tag"], [b"g"]]
+
+    run(main)
