@@ -18,7 +18,7 @@ from .effects import Emit
 from .errors import InvariantError
 from .ledger import reopen
 from .messages import ThrottleReason
-from .phases import UNDER_WAY, CyclePhase, RunPhase
+from .phases import IDLE, PENDING, UNDER_WAY
 from .policies import Cadence, overshoot
 from .policy_choice import names_of, own
 from .schema import dataset_length
@@ -145,11 +145,11 @@ def note_satisfied(co: Coordinator, peer: Peer) -> None:
 def ceiling(co: Coordinator) -> float | None:
     """When missing evidence becomes a stall (M-15, M-16), exceeded strictly; None when nobody is waited for."""
     cycle = co.cycle
-    if co.run.phase != RunPhase.TRAINING or attachment.detached(co):
+    if co.run.phase is not UNDER_WAY or attachment.detached(co):
         return None  # the window of a rank without a link ends that wait (M-42)
-    if cycle.phase == CyclePhase.PENDING:
+    if cycle.phase is PENDING:
         return max(cycle.pending_since, cycle.last_evidence_at) + co.config.reduce_ceiling
-    if cycle.phase != CyclePhase.IDLE:
+    if cycle.phase is not IDLE:
         return None
     # Whoever is below quota keeps the cohort waiting, also where that is all of it: then each waits for all others, and
     # a lone rank for itself. The ladder says nothing then, because nobody has done its part yet; but a run in which

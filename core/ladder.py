@@ -33,7 +33,7 @@ import attrs
 
 from .detector import Learned, judged
 from .effects import Emit
-from .phases import CyclePhase, PeerPhase, RunPhase
+from .phases import IDLE, PENDING, UNDER_WAY, PeerPhase
 from .values import state
 
 if TYPE_CHECKING:
@@ -144,13 +144,13 @@ def waiting_steps(co: Coordinator) -> list[Peer]:
 def _owing(co: Coordinator) -> list[tuple[Peer, Stage, float]]:
     """Who owes what, and since when it shows nothing."""
     cycle = co.cycle
-    if co.run.phase != RunPhase.TRAINING:
+    if co.run.phase is not UNDER_WAY:
         return []
-    if cycle.phase == CyclePhase.PENDING:
+    if cycle.phase is PENDING:
         debtors = _judged(co, map(co.peers.__getitem__, cycle.debtors()))
         return [(p, stage, p.climb.evidence_at) for p in debtors if (stage := p.climb.stage) is not None]
-    if cycle.phase == CyclePhase.IDLE:
-        return [(peer, Stage.STEP, step_clock(co, peer)) for peer in _judged(co, waiting_steps(co))]
+    if cycle.phase is IDLE:
+        return [(peer, STEP, step_clock(co, peer)) for peer in _judged(co, waiting_steps(co))]
     return []
 
 
@@ -167,7 +167,7 @@ def step_clock(co: Coordinator, peer: Peer) -> float:
 def rungs(co: Coordinator, peer: Peer, stage: Stage) -> list[int]:
     """What is still to be done about a stage, in multiples of its deadline (M-12 to M-14)."""
     steps = [1] if stage not in peer.climb.suspected else []
-    if stage != Stage.STEP and peer.climb.nudges < co.config.max_nudges:
+    if stage != STEP and peer.climb.nudges < co.config.max_nudges:
         steps.append(FIRST_NUDGE + peer.climb.nudges)
     if co.config.laggards == "exclude":
         steps.append(EXCLUDE_AT)
@@ -190,7 +190,7 @@ def judge(co: Coordinator) -> None:
         if co.now > since + least:
             deadline = learned(co, peer, stage)
             _suspect(co, peer, stage, since, deadline)
-            if stage != Stage.STEP:
+            if stage != STEP:
                 _nudge(co, peer, stage, since, deadline)
             if co.now > since + EXCLUDE_AT * deadline.seconds and _may_exclude(co, peer):
                 _exclude(co, peer, stage, since, deadline)

@@ -23,6 +23,9 @@ from .values import state, value
 
 __all__ = ["Lost", "Peer"]
 
+LAGGING = PeerPhase.LAGGING
+"""Asked for with every word that is confirmed; see `phases.py`."""
+
 
 @value
 class Lost:
@@ -307,7 +310,7 @@ class Peer(Attachment):
 
     def _note_back(self) -> None:
         """M-14: the training thread of an excluded rank is back; it observes the next cycle."""
-        if self.phase == PeerPhase.LAGGING and not self.back:
+        if self.phase is LAGGING and not self.back:
             self.back = True
             self.since.seat = self.co.now
             self.co.emit(Emit("Returned", {"rank": self.rank, "from": "exclusion"}))

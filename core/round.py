@@ -67,6 +67,11 @@ class Verdict(IntEnum):
     """The attempt cannot be finished because of it."""
 
 
+COLLECTING, REDUCING, SCATTERING = RoundPhase.COLLECTING, RoundPhase.REDUCING, RoundPhase.SCATTERING
+PENDING, CONTRIBUTED, REFUSED = Settled.PENDING, Settled.CONTRIBUTED, Settled.REFUSED
+"""Asked for about every member; see `phases.py`."""
+
+
 def float32(number: float) -> float:
     """`number` rounded once to the nearest float32; what lies beyond the largest one becomes infinite."""
     try:
@@ -95,7 +100,7 @@ class Member:
     rank: int
     incarnation: int
     limit: int
-    settled: Settled = Settled.PENDING
+    settled: Settled = PENDING
     steps: int | None = None
     """Steps its header states; None before the header."""
     admitted: int | None = None
@@ -117,7 +122,7 @@ class Member:
     @property
     def counts(self) -> bool:
         """It may have, or may still get, blocks in the sum."""
-        return self.settled in (Settled.PENDING, Settled.CONTRIBUTED)
+        return self.settled in (PENDING, CONTRIBUTED)
 
 
 @value
@@ -143,7 +148,7 @@ class Round:
     nbytes: int
     members: dict[int, Member]
     observers: dict[int, _Observer]
-    phase: RoundPhase = RoundPhase.COLLECTING
+    phase: RoundPhase = COLLECTING
     realized: bool = False
     cause: str = ""
     unsettled: int = 0
@@ -177,7 +182,7 @@ class Round:
         if member is None or not member.counts:
             return Verdict.DROPPED
         if member.steps is not None:
-            if member.settled == Settled.CONTRIBUTED or member.arrived == self._expected_blocks(member):
+            if member.settled == CONTRIBUTED or member.arrived == self._expected_blocks(member):
                 return Verdict.REFUSED
             # A lane is ordered, so the rest of the first one will never come: it is torn.
             return self._drop_out(member, Refusal.DUPLICATE, "began its contribution twice")
@@ -193,7 +198,7 @@ class Round:
     def admit(self, rank: int, steps: int) -> Verdict:
         """The report lane of the rank states `steps` too (C-7, R-11); other steps than the header's refuse it."""
         member = self.members.get(rank)
-        if member is None or not member.counts or member.admitted is not None or self.phase != RoundPhase.COLLECTING:
+        if member is None or not member.counts or member.admitted is not None or self.phase != COLLECTING:
             return Verdict.DROPPED
         if member.steps not in (None, steps):
             return self._drop_out(member, Refusal.STEPS, "")
@@ -226,7 +231,7 @@ class Round:
     def additions(self) -> Iterator[tuple[int, int]]:
         """The blocks that may be added now, as (rank, block), in the one order that R-6 allows. Each is counted as in
         the sum when it is yielded. One pass is enough, since a rank only waits for lower ones."""
-        if self.phase not in (RoundPhase.COLLECTING, RoundPhase.REDUCING):
+        if self.phase not in (COLLECTING, REDUCING):
             return
         bound = self.blocks
         for rank, member in self.members.items():
@@ -259,17 +264,17 @@ class Round:
         verdict = Verdict.ACCEPTED
         if member is not None:
             member.gone = True
-            if member.settled == Settled.PENDING and self.phase == RoundPhase.COLLECTING:
+            if member.settled == PENDING and self.phase == COLLECTING:
                 verdict = self._drop_out(member, None, "was lost in the middle of its contribution")
         self._judge()
         return verdict
 
     def reduced(self, realized: bool) -> None:
         """The division is done, or there was nothing to divide: the result may leave (R-2)."""
-        if self.phase != RoundPhase.REDUCING:
+        if self.phase != REDUCING:
             raise LocalProtocolError(f"round {self.opened.key} is {self.phase.name}, there is nothing to reduce")
         self.realized = realized
-        self.phase = RoundPhase.SCATTERING
+        self.phase = SCATTERING
         self.waiting_for.update(self.receivers())
         self._judge()
 
@@ -283,7 +288,7 @@ class Round:
 
     def staged(self, rank: int) -> None:
         """The rank has its result. After the last one the round is Done."""
-        if self.phase == RoundPhase.SCATTERING:
+        if self.phase == SCATTERING:
             self.waiting_for.discard(rank)
             self._judge()
 
@@ -298,11 +303,11 @@ class Round:
 
     def expected(self) -> tuple[int, ...]:
         """Members that are still waited for, ascending."""
-        return tuple(rank for rank, member in self.members.items() if member.settled == Settled.PENDING)
+        return tuple(rank for rank, member in self.members.items() if member.settled == PENDING)
 
     def accepted(self) -> tuple[int, ...]:
         """Members whose contribution counts, idle ones with 0 steps included (R-9), ascending."""
-        return tuple(rank for rank, member in self.members.items() if member.settled == Settled.CONTRIBUTED)
+        return tuple(rank for rank, member in self.members.items() if member.settled == CONTRIBUTED)
 
     def refused(self) -> tuple[tuple[int, Refusal], ...]:
         """Refused members with the reason, ascending."""
@@ -315,7 +320,7 @@ class Round:
     def steps(self, rank: int) -> int:
         """Steps of the rank that count: 0 unless its contribution is accepted."""
         member = self.members[rank]
-        return member.steps or 0 if member.settled == Settled.CONTRIBUTED else 0
+        return member.steps or 0 if member.settled == CONTRIBUTED else 0
 
     def total_steps(self) -> int:
         """Steps merged by this round; 0 unless it is realized."""
@@ -333,7 +338,7 @@ class Round:
         """What a receiver is told became of its contribution."""
         if rank in self.observers:
             return Outcome.OBSERVER
-        if self.members[rank].settled == Settled.REFUSED:
+        if self.members[rank].settled == REFUSED:
             return Outcome.REFUSED
         return Outcome.MERGED if self.realized else Outcome.UNREALIZED
 
@@ -343,7 +348,7 @@ class Round:
         member = self.members.get(rank)
         if member is None or member.gone or member.incarnation != incarnation or attempt != self.opened.attempt:
             return None
-        return member if self.phase == RoundPhase.COLLECTING else None
+        return member if self.phase == COLLECTING else None
 
     def _expected_bytes(self, steps: int) -> int:
         return 0 if steps == 0 and self.opened.key.kind != RoundKind.STATE else self.nbytes
@@ -363,15 +368,15 @@ class Round:
 
     def _settle(self, member: Member) -> None:
         complete = member.cleared and member.arrived == self._expected_blocks(member)
-        if complete and member.settled == Settled.PENDING:
-            member.settled = Settled.CONTRIBUTED
+        if complete and member.settled == PENDING:
+            member.settled = CONTRIBUTED
             self.unsettled -= 1
             self._judge()
 
     def _refuse(self, member: Member, refusal: Refusal | None) -> None:
-        if member.settled == Settled.PENDING:
+        if member.settled == PENDING:
             self.unsettled -= 1
-        member.settled = Settled.REMOVED if refusal is None else Settled.REFUSED
+        member.settled = Settled.REMOVED if refusal is None else REFUSED
         member.refusal = refusal
 
     def _drop_out(self, member: Member, refusal: Refusal | None, what: str) -> Verdict:
@@ -383,7 +388,7 @@ class Round:
         return Verdict.REFUSED if refusal is not None else Verdict.ACCEPTED
 
     def _judge(self) -> None:
-        if self.phase == RoundPhase.COLLECTING and self.unsettled == 0:
-            self.phase = RoundPhase.REDUCING
-        if self.phase == RoundPhase.SCATTERING and not self.waiting_for:
+        if self.phase == COLLECTING and self.unsettled == 0:
+            self.phase = REDUCING
+        if self.phase == SCATTERING and not self.waiting_for:
             self.phase = RoundPhase.DONE

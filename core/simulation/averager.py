@@ -25,6 +25,8 @@ from .violation import require
 __all__ = ["Averager", "blocks_in"]
 
 BLOCK_BYTES = 8
+NONFINITE, REDUCING, SCATTERING = m.Refusal.NONFINITE, RoundPhase.REDUCING, RoundPhase.SCATTERING
+"""Asked for about every rank; see `../phases.py`."""
 OUTSIDE = frozenset({"setup", "schema_hash", "round", "seen"})
 OF_ROUND = frozenset({"members", "observers", "opened"})
 
@@ -188,7 +190,7 @@ class Averager:
 
     def _after(self, current: Round, verdict: Verdict) -> list[Any]:
         for rank, member in current.members.items():
-            if member.refusal == m.Refusal.NONFINITE:
+            if member.refusal == NONFINITE:
                 self.barred[rank] = member.incarnation
         if verdict == Verdict.ABORTED:
             return [ev.RoundAborted(current.opened.key, current.opened.attempt, current.cause)]
@@ -201,7 +203,7 @@ class Averager:
     @property
     def collected(self) -> bool:
         """Everything is in."""
-        return self.round is not None and self.round.phase == RoundPhase.REDUCING
+        return self.round is not None and self.round.phase == REDUCING
 
     def reduce(self) -> Any:
         """Divide (R-6); gives RoundReduced, or RoundAborted when the source of a state is gone (M-6)."""
@@ -234,7 +236,7 @@ class Averager:
     def result(self, rank: int, incarnation: int) -> tuple[Any, ...] | None:
         """What a receiver that is ready is to be sent now, once; None if there is nothing for it."""
         current = self.round
-        if current is None or current.phase != RoundPhase.SCATTERING or rank in self.sent:
+        if current is None or current.phase != SCATTERING or rank in self.sent:
             return None
         key, attempt = current.opened.key, current.opened.attempt
         known = current.members.get(rank) or current.observers.get(rank)

@@ -147,13 +147,10 @@ class Ghost:
         return closed_form(self.base[number], self.since[number])
 
     def steps(self, number: int, picks: tuple[Pick, ...]) -> None:
-        """A process has trained these batches, each of them once."""
+        """A process has trained these batches."""
         trained = self.trained
-        if trained.keys().isdisjoint(picks):  # as a rule nobody has before
-            trained.update(dict.fromkeys(picks, 1))
-        else:
-            for pick in picks:
-                trained[pick] = trained.get(pick, 0) + 1
+        for pick in picks:
+            trained[pick] = trained.get(pick, 0) + 1
         self.since[number] += picks
         self.unmerged[number] += picks
 

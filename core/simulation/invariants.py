@@ -21,7 +21,8 @@ __all__ = ["applied_in_order", "booked", "books", "ending", "explained", "parked
 
 VOTER = PeerPhase.VOTER
 THERE = (VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
-QUIET = (WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED)
+WAITING, TRAINING, THROTTLED = WorkerPhase.WAITING, WorkerPhase.TRAINING, WorkerPhase.THROTTLED
+QUIET = (WAITING, TRAINING, THROTTLED)
 
 
 def books(co: Coordinator) -> None:
@@ -131,7 +132,7 @@ def parked(process: Process, before: WorkerPhase, throttle: int, event: Any) -> 
     after = process.worker.phase
     if before == WorkerPhase.DRAINING and after == WorkerPhase.THROTTLED:
         raise Violation("I23", f"process {process.number} is leaving and parks")
-    if before != WorkerPhase.THROTTLED or after not in (WorkerPhase.WAITING, WorkerPhase.TRAINING):
+    if before is not THROTTLED or after not in (WAITING, TRAINING):
         return
     message = event.message if isinstance(event, Received) else None
     if not isinstance(message, Update) or message.cycle < throttle:
