@@ -127,11 +127,11 @@ class Mirrored:
             for action in self.cohort.actions(states[0]):
                 outcomes[action, 0] = self._alone(self._after(states[0], action))
             return outcomes
-        at_first = self._differ(states) if states == self.initial()[0] else None
+        at_first = self._differ(states, turn) if states == self.initial()[0] else None
         for action in self._own_actions(states):
             run = self.image(action, self.back[turn])
             after = [self._after(state, self.image(action, way)) for way, state in enumerate(states)]
-            differ = at_first or self._differ(after)
+            differ = at_first or self._differ(after, turn)
             if differ is None:
                 outcomes[run, 0] = self._together(after, turn)
             elif self._others_are_there(states[0]):
@@ -181,14 +181,18 @@ class Mirrored:
 
     # --- comparing ---------------------------------------------------------------------------------------------------
 
-    def _differ(self, after: Sequence[State | Violation]) -> str | None:
-        """In what the images differ, if they do."""
-        one = after[0]
-        for way, other in enumerate(after[1:], 1):
+    def _differ(self, after: Sequence[State | Violation], turn: int) -> str | None:
+        """In what the run differs from one of its images, if it does. It is told with the way of the run, so it is said
+        as the run has it, whichever image is the first."""
+        run = self.back[turn]
+        one = after[run]
+        for way, other in enumerate(after):
+            if way == run:
+                continue
             if isinstance(one, Violation) or isinstance(other, Violation):
                 if not (isinstance(one, Violation) and isinstance(other, Violation) and one.name == other.name):
                     return f"it leads to {_said(one)}, and in the mirror image to {_said(other)}"
-            elif differ := self._compare(one, other, way):
+            elif differ := self._compare(one, other, self.after[way][turn]):
                 return differ
         return None
 
