@@ -72,10 +72,10 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     for method, raised in unkept.items():
         text = f"{raised} when the snapshot was made; the run goes on without its history"
         machine.emit(Alert("callback_failed", method, text))
-    for rank in machine.alive:
-        peer = machine.peers[rank]
+    for peer in machine.peers.values():  # a life that is over may still say what it was told
         peer.link, peer.former_seq = None, peer.control_seq
-        peer.leave_link(window, "the coordinator was started anew")
+        if peer.alive:
+            peer.leave_link(window, "the coordinator was started anew")
     if machine.finished:
         machine.emit(Finish(machine.run.status, machine.run.text))
         return machine

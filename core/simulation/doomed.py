@@ -4,7 +4,8 @@ A run that no fault strikes any more must average anew and finish its epochs, an
 before it does. What had gone by then is not made good: a run that was being saved is saved, dead ranks may be too many
 to go on (M-21). A life is sound if both its ends are well and nothing that struck it is yet to show: the process runs,
 the coordinator knows it as this very life, and neither end will call the other silent or give up the search for it
-before the next sign of life arrives. All else about the end follows: whoever dies after that was lost before.
+before the next sign of life arrives. All else about the end follows: whoever dies after that was lost before. Where the
+journal has lost its end nobody is sound: whoever knows more may come at any time, and then all begin anew (M-45).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ..events import HelloReceived
 from ..finish import DIVERGED_CYCLES, UNHEALTHY_REFUSALS
 from ..phases import RunPhase, WorkerPhase
 from ..worker_link import LAST_PAUSE_S, pause_s
+from .process import End
 from .setup import greeting
 
 if TYPE_CHECKING:
@@ -54,11 +56,11 @@ class Losses:
         on which something was lost, doubled or changed."""
         world = clock.world
         co = world.co
-        whole = [process for _, process in sorted(world.seats.items()) if (process.number, process.link) not in damaged]
+        whole = [] if world.ghost.forgot else [each for each in world.seats.values() if not _is_damaged(each, damaged)]
         return cls(
             decided=decided, forming=co.run.phase == RunPhase.FORMING,
             spoilt=co.cycle.sick_cycles + co.cycle.pending >= DIVERGED_CYCLES,
-            sound=tuple((each.rank, each.incarnation) for each in whole if _is_sound(clock, each)),
+            sound=tuple(sorted((each.rank, each.incarnation) for each in whole if _is_sound(clock, each))),
         )  # fmt: skip
 
     def ended(self, co: Coordinator) -> list[int]:
@@ -74,6 +76,12 @@ class Losses:
         if self.forming and any(reason in text for reason in OF_FORMING):
             return "not formed"
         return "not finite" if self.spoilt and OF_ROW in text else ""
+
+
+def _is_damaged(process: Process, damaged: Collection[tuple[int, int]]) -> bool:
+    """Its link is, or one before it whose end is still on the lanes: what was on that is heard first."""
+    before = any(each.__class__ is End for each in (*process.up, *process.down))
+    return any(number == process.number and (before or link == process.link) for number, link in damaged)
 
 
 def _lives(co: Coordinator, rank: int, incarnation: int) -> bool:

@@ -253,6 +253,22 @@ def test_a_rank_that_has_handled_nothing_else_goes_on_in_a_forming_run() -> None
 
 
 @pytest.mark.parametrize("averager", ["star", "collective"])
+def test_a_dead_rank_that_has_handled_all_it_was_told_proves_no_loss(averager: str) -> None:
+    """M-45: the books know what its life was told, though that was over before the restart. It was taken for one that
+    had been further than a whole journal, and every other life of a forming run ended (a storm of 16 ranks)."""
+    hand = Hand(3, samples=400, target_ranks=3, averager=averager, reconnect_window_s=200.0, link_grace_s=100.0)
+    told = hand.co.peers[2].control_seq
+    hand.co.lose(2, "dead")
+    hand.feed(ev.Tick())
+    back(hand, hand.co.snapshot())
+    again(hand, 0), again(hand, 1)
+    (refuse,) = [e for e in knock(hand, 2, 0, cycle=0, step_count=0, control_seq=told) if isinstance(e, fx.Refuse)]
+
+    assert refuse.reject.retry and not alerts(hand.effects, "accounting"), "it may join once the run trains"
+    assert [hand.co.peers[rank].incarnation for rank in (0, 1)] == [1, 1] and hand.co.alive == [0, 1]
+
+
+@pytest.mark.parametrize("averager", ["star", "collective"])
 def test_cycle_0_waits_for_somebody_who_can_be_asked(averager: str) -> None:
     """M-6, M-21: its only rank dies while the others have no link. With nobody in it cycle 0 was over at once, and a
     run without a rank began to train."""

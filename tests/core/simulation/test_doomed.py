@@ -14,6 +14,7 @@ from paceline.core.simulation.campaign import Campaign
 from paceline.core.simulation.clockwork import JITTER, Clockwork, Pace
 from paceline.core.simulation.dice import Dice
 from paceline.core.simulation.doomed import Losses
+from paceline.core.simulation.process import End
 from paceline.core.simulation.simulator import Case, Run, simulate
 from paceline.transports.codec import MsgpackCodec
 
@@ -103,6 +104,24 @@ def test_a_campaign_says_what_was_excused() -> None:
 
 
 # --- who is sound ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "seed", "policy"), [(5, 11000004, "cadence"), (16, 11001049, None)])
+def test_what_is_yet_to_show_is_no_loss_of_afterwards(ranks: int, seed: int, policy: str | None) -> None:
+    """Reports of a link that was swapped two links ago; a rank that knows more than a journal that lost its end."""
+    outcome = simulate(Case(seed=seed, ranks=ranks, policy=policy), codec=CODEC)
+
+    assert outcome.violation is None
+
+
+def test_a_link_is_damaged_until_its_end_is_heard() -> None:
+    """What is on it is read before what is on the next one."""
+    run = in_training()
+    process, before = run.world.processes[1], -1
+    run.storm.damaged.add((1, before))
+    assert sound(run) == [0, 1]
+    process.up.append(End(before, 1, 1, ""))
+    assert sound(run) == [0]
 
 
 def test_a_rank_whose_next_sign_of_life_comes_too_late_is_not_sound() -> None:
