@@ -7,8 +7,10 @@ from typing import Any
 
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.coordinator import Coordinator
 
 from .hand import Hand, messages, named
+from .words import hello
 
 
 class Joint(Hand):
@@ -102,3 +104,28 @@ def covered(effects: list[Any]) -> dict[int, int]:
         for rank, _, _, count in facts["slices"]:
             found[rank] = found.get(rank, 0) + count
     return found
+
+
+def claim(hand: Joint, rank: int, **fields: Any) -> m.ResumeClaim:
+    """What an honest rank claims that has seen all."""
+    peer = hand.co.peers[rank]
+    known: dict[str, Any] = dict(
+        generation=hand.co.generation, incarnation=peer.incarnation, version=hand.co.cycle.version,
+        cycle=max(0, hand.co.cycle.finished), snapshot_cycle=0, shipped=0, step_count=peer.last_step_count,
+        control_seq=peer.control_seq, report_seq=hand.sequence.get(rank, 0), session_id=hand.co.sessions.number,
+    )  # fmt: skip
+    known.update(fields)
+    return m.ResumeClaim(**known)
+
+
+def knock(hand: Joint, rank: int, **fields: Any) -> list[Any]:
+    """A Hello of that rank, with its claim."""
+    greeting = hello(hand.samples, wanted_rank=rank, resume=claim(hand, rank, **fields))
+    return hand.feed(ev.HelloReceived(70 + rank, greeting))
+
+
+def restarted(hand: Joint, now: float = 3.0) -> list[Any]:
+    """The coordinator dies and is started anew."""
+    hand.co = Coordinator.restart(hand.co.config, hand.co.snapshot(), (), now)
+    hand.now = now
+    return list(hand.co.take_ready().effects) + hand.feed(ev.Tick())

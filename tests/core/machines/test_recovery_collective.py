@@ -10,34 +10,15 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.config import Config
-from paceline.core.coordinator import Coordinator
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
 from paceline.core.recovery import stands_on_version
 
 from support.hand import messages, named
-from support.hand_collective import Joint, asked, joint
+from support.hand_collective import Joint, asked, claim, joint, knock, restarted
 from support.rank import Rank, of, reports
 from support.words import hello
 
 GRACE_S = 30.0
-
-
-def claim(hand: Joint, rank: int, **fields: Any) -> m.ResumeClaim:
-    """What an honest rank claims that has seen all."""
-    peer = hand.co.peers[rank]
-    known: dict[str, Any] = dict(
-        generation=hand.co.generation, incarnation=peer.incarnation, version=hand.co.cycle.version,
-        cycle=max(0, hand.co.cycle.finished), snapshot_cycle=0, shipped=0, step_count=peer.last_step_count,
-        control_seq=peer.control_seq, report_seq=hand.sequence.get(rank, 0), session_id=hand.co.sessions.number,
-    )  # fmt: skip
-    known.update(fields)
-    return m.ResumeClaim(**known)
-
-
-def knock(hand: Joint, rank: int, **fields: Any) -> list[Any]:
-    """A Hello of that rank, with its claim."""
-    greeting = hello(hand.samples, wanted_rank=rank, resume=claim(hand, rank, **fields))
-    return hand.feed(ev.HelloReceived(70 + rank, greeting))
 
 
 def status(effects: list[Any]) -> m.WelcomeStatus:
@@ -49,13 +30,6 @@ def status(effects: list[Any]) -> m.WelcomeStatus:
 def lose(hand: Joint, rank: int) -> list[Any]:
     """The link of a rank breaks."""
     return hand.feed(ev.LinkLost(rank, hand.co.peers[rank].incarnation, "reset"))
-
-
-def restarted(hand: Joint, now: float = 3.0) -> list[Any]:
-    """The coordinator dies and is started anew."""
-    hand.co = Coordinator.restart(hand.co.config, hand.co.snapshot(), (), now)
-    hand.now = now
-    return list(hand.co.take_ready().effects) + hand.feed(ev.Tick())
 
 
 # --- claims ----------------------------------------------------------------------------------------------------------
@@ -122,28 +96,6 @@ def test_who_has_seen_more_than_the_journal_moves_the_run_forward(proof: dict[st
     effects = hand.ack(0, generation=2, outcome=m.Outcome.UNREALIZED, total_steps=0)
     assert hand.co.voters == [0] and cycle.version == version and hand.co.run.phase == RunPhase.TRAINING
     assert [update.outcome for update in messages(effects, m.Update)] == [m.Outcome.OBSERVER]
-
-
-def test_ranks_that_hold_the_version_of_the_books_need_no_voter() -> None:
-    """M-45, M-27: both have been told what the journal lost, and are turned away; rank 1 takes the last vote with it.
-    The cycle that the journal had pending has no member left, so it ends; the version is given on from who has it."""
-    hand = joint(2, min_ranks=1, samples=200)
-    hand.ack(1)
-    restarted(hand)
-    knock(hand, 0, generation=1, control_seq=900)
-    assert hand.co.voters == [1] and hand.co.cycle.pending and hand.co.joins.giver == 0
-    effects = knock(hand, 1, generation=1, control_seq=900)
-    cycle = hand.co.cycle
-
-    assert not hand.co.voters and not cycle.pending and cycle.version == 0 and hand.co.run.phase == RunPhase.TRAINING
-    paths = [effect.path for effect in effects if isinstance(effect, fx.Alert) and effect.kind == "accounting"]
-    assert paths == ["journal", "voters"] and not hand.co.book.limbo
-    hand.sequence.clear(), hand.counted.clear()
-    [session] = {told.state_from for told in messages(hand.uid(generation=2), m.NewSession)}
-    assert session == 0
-    for rank in (0, 1):
-        hand.ack(rank, generation=2, outcome=m.Outcome.UNREALIZED, total_steps=0)
-    assert hand.co.voters == [0, 1] and cycle.version == 0
 
 
 @pytest.mark.parametrize(("claimed", "stands"), [
