@@ -108,9 +108,11 @@ class Storm:
 
     def heal(self) -> None:
         """All faults stop; who hangs or was stopped goes on, and every link carries data again. A coordinator that was
-        to come back does so now."""
+        to come back does so now, and one that was to die among effects to come has died. Whatever changes is an action,
+        or the schedule of the run would be another run."""
         self.over = True
-        self.world.lasts = None
+        if self.world.lasts is not None:
+            self._do("die", COORDINATOR)
         self._revive()
         for process in self.world.processes:
             for kind in ("resume", "recover", "heal"):

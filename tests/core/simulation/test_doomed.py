@@ -9,7 +9,7 @@ import pytest
 
 from paceline.core import messages as m
 from paceline.core.simulation import Setup, Violation, World
-from paceline.core.simulation.action import Action
+from paceline.core.simulation.action import COORDINATOR, Action
 from paceline.core.simulation.campaign import Campaign
 from paceline.core.simulation.clockwork import JITTER, Clockwork, Pace
 from paceline.core.simulation.dice import Dice
@@ -101,6 +101,19 @@ def test_a_campaign_says_what_was_excused() -> None:
 
     assert excused and campaign.facts()["excused"] == {why: excused.count(why) for why in sorted({*excused})}
     assert {"ok"} == {outcome.status for outcome in outcomes if not outcome.excuse}
+
+
+def test_the_schedule_of_a_run_is_that_run() -> None:
+    """A death among effects that were still to come was called off by the last fault, and no line of it said so."""
+    run = in_training(reconnect_window_s=200.0)
+    run.clockwork.do(Action("die", COORDINATOR, 500))
+    run._liveness()
+    again = World(run.setup, codec=CODEC)
+    for second, action in run.actions:
+        again.do(action, second)
+
+    assert run.world.finished and again.finish == run.world.finish
+    assert again.co.snapshot() == run.world.co.snapshot() and again.co.generation == 2
 
 
 # --- who is sound ----------------------------------------------------------------------------------------------------
