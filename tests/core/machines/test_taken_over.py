@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
@@ -59,3 +61,16 @@ def test_a_run_that_ends_for_its_losses_is_taken_over_by_nobody() -> None:
 
     assert hand.co.save_issued and hand.co.joins.giver == 0
     assert not [effect for effect in effects if isinstance(effect, fx.Alert) and effect.path == "voters"]
+
+
+def test_who_is_to_come_back_may_until_the_window_is_over() -> None:
+    """M-45, M-21: until then no seat that a lost journal has emptied counts as lost; the instant itself is too late."""
+    hand = joint(3, min_ranks=1, samples=200, elastic=False)
+    restarted(hand)
+    knock(hand, 0, generation=1, version=3, control_seq=900)
+    joins = hand.co.joins
+    assert joins.excused == (1, 2), "rank 0 is here"
+    hand.co.now = math.nextafter(joins.excused_until, 0.0)
+    assert [joins.excuses(rank) for rank in (0, 1, 2)] == [False, True, True] and joins.absent == 2
+    hand.co.now = joins.excused_until
+    assert not any(joins.excuses(rank) for rank in (0, 1, 2)) and joins.absent == 0
