@@ -108,11 +108,12 @@ class Storm:
 
     def heal(self) -> None:
         """All faults stop; who hangs or was stopped goes on, and every link carries data again. A coordinator that was
-        to come back does so now, and one that was to die among effects to come has died. Whatever changes is an action,
-        or the schedule of the run would be another run."""
+        to come back does so now, and one that was to die among effects to come dies and comes back now. Whatever
+        changes is an action, or the schedule of the run would be another run."""
         self.over = True
         if self.world.lasts is not None:
             self._do("die", COORDINATOR)
+            self._returns = True
         self._revive()
         for process in self.world.processes:
             for kind in ("resume", "recover", "heal"):

@@ -103,9 +103,12 @@ def test_a_campaign_says_what_was_excused() -> None:
     assert {"ok"} == {outcome.status for outcome in outcomes if not outcome.excuse}
 
 
-def test_the_schedule_of_a_run_is_that_run() -> None:
-    """A death among effects that were still to come was called off by the last fault, and no line of it said so."""
+@pytest.mark.parametrize("returns", [True, False])
+def test_the_schedule_of_a_run_is_that_run(returns: bool) -> None:
+    """A death among effects that were still to come was called off by the last fault, and no line of it said so. It is
+    no loss, also where nobody starts dead coordinators again."""
     run = in_training(reconnect_window_s=200.0)
+    run.storm._returns = returns
     run.clockwork.do(Action("die", COORDINATOR, 500))
     run._liveness()
     again = World(run.setup, codec=CODEC)
