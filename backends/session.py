@@ -79,7 +79,8 @@ class Session:
 
     Raises `ConfigError` for a data set or model that cannot be trained, `TransportError` if no coordinator answers,
     `RefusedError` if it refuses this rank, `CheckpointError` for an `optimizer_file` that is not its own. The loop
-    raises `StallError` when the run gave up, `TransportError` when the coordinator is lost.
+    raises `StallError` when the run gave up, or was over before this rank had its consensus, and `TransportError` when
+    the coordinator is lost.
     """
 
     def __init__(

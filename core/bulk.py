@@ -108,7 +108,8 @@ class BulkFramer:
         return length
 
     def map_bytes(self, prefix: Buffer) -> int:
-        """Judge the 2 bytes behind a head; returns how many the map has, so that no more are read for it (N-25)."""
+        """Judge the 2 bytes behind a head; returns how many the map has, so that no more are read for it (N-25). Raises
+        `RemoteProtocolError` for more than there can be, after which nothing is read any more."""
         self._expect(_Due.MAP)
         if len(prefix) != MAP_PREFIX:
             raise LocalProtocolError(f"the length of a map has {MAP_PREFIX} bytes, not {len(prefix)}")

@@ -267,14 +267,12 @@ def _of_rank(shared: _Shared, peer: Peer) -> list[Reason]:
 def _training(co: Coordinator, peer: Peer) -> Reason:
     """E01, E02, E14: it owes steps and has what to take them on. What a step may take is learned (M-11)."""
     known, clock = learned(co, peer, STEP), step_clock(co, peer)
-    since, work = peer.last_progress, peer.since.work
-    if work > since:
-        since = work
+    since = max(peer.last_progress, peer.since.work)
     numbers = {"steps": peer.steps, "quota": peer.quota, **_learned(known)}
     if STEP in peer.climb.suspected and co.now > clock + known.seconds:
         until, then = _next_rung(co, peer, STEP, clock, known)
         return _reason("E14", peer.rank, _late("step", known), since, until, (peer.rank,), numbers, then=then)
-    code, until = "E02" if peer.total_steps == 0 else "E01", (clock if clock > since else since) + known.seconds
+    code, until = "E02" if peer.total_steps == 0 else "E01", max(clock, since) + known.seconds
     return _reason(code, peer.rank, f"trains: {peer.steps} of {peer.quota} steps", since, until, (), numbers)
 
 

@@ -81,14 +81,13 @@ class Events(dict[type, Fits]):
         return fits
 
     def check(self, event: Any) -> None:
-        """Every field has the type that it is declared with. Raises `LocalProtocolError` that names the field, the
-        value and the type. A machine that is told of every step asks for the glance itself, and comes here with what
-        does not pass it."""
-        if not self[event.__class__](event):
-            for name, declared, hint in _fields(event.__class__):
-                given = getattr(event, name)
-                if not _fits(hint)(given):
-                    raise _refused(f"{type(event).__name__}.{name}", given, f"{declared} is wanted")
+        """Look closely at an event of the machine that does not fit at a glance, which a machine that is told of every
+        step has asked for itself: a field may be a number of another library. Raises `LocalProtocolError` that names
+        the first that is not what it is declared as, the value and the type."""
+        for name, declared, hint in _fields(event.__class__):
+            given = getattr(event, name)
+            if not _fits(hint)(given):
+                raise _refused(f"{type(event).__name__}.{name}", given, f"{declared} is wanted")
 
 
 OF_COORDINATOR = Events(events.CoordinatorEvent, "the coordinator")

@@ -156,12 +156,8 @@ def _owing(co: Coordinator) -> list[tuple[Peer, Stage, float]]:
 
 def step_clock(co: Coordinator, peer: Peer) -> float:
     """From when on a rank is waited for to take its next step (M-10): not before somebody else has done its part."""
-    begun, waiting, evidence = co.cycle.idle_since, co.cycle.waiting_since, peer.climb.evidence_at
-    if waiting is not None and waiting > begun:
-        begun = waiting
-    if peer.last_progress > begun:
-        begun = peer.last_progress
-    return evidence if evidence > begun else begun
+    begun = co.cycle.idle_since if co.cycle.waiting_since is None else max(co.cycle.idle_since, co.cycle.waiting_since)
+    return max(begun, peer.last_progress, peer.climb.evidence_at)
 
 
 def rungs(co: Coordinator, peer: Peer, stage: Stage) -> list[int]:

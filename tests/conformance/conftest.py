@@ -13,8 +13,6 @@ import pytest
 TASKS = Path("/proc/self/task")
 SHARE_S = 0.05
 """How much of its own time the test takes to look. A thread that runs gets as much, since both want the interpreter."""
-
-
 REST_S = 60.0
 """A thread that is not at rest by then runs for ever."""
 
@@ -37,13 +35,14 @@ def running(threads: set[threading.Thread]) -> list[str]:
     return [thread.name for thread, had in before.items() if used_s(thread) - had > SHARE_S / 10]
 
 
-def at_rest(threads: set[threading.Thread]) -> bool:
-    """Whether they come to rest. One that the system did not let run while it was told is told again a little later, by
-    a thread that was left for that."""
+def never_resting(threads: set[threading.Thread]) -> list[str]:
+    """The names of those that do not come to rest. One that the system did not let run while it was told is told again
+    a little later, by a thread that was left for that."""
     until = time.monotonic() + REST_S
     while (found := running(threads)) and time.monotonic() < until:
-        time.sleep(SHARE_S)
-    return not found
+        for thread in threads:
+            thread.join(SHARE_S)  # lets them run
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -51,4 +50,4 @@ def nobody_runs_on() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     left = set(threading.enumerate()) - before
-    assert not left or at_rest(left)
+    assert not left or never_resting(left) == []

@@ -17,7 +17,7 @@ from paceline.core.conformance import Stuck
 from paceline.transports import limit
 from paceline.transports.limit import Call, ended
 
-from conformance.conftest import at_rest, running
+from conformance.conftest import never_resting, running
 
 LIMIT_S = 0.05
 
@@ -52,8 +52,8 @@ def times_begin_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def begun(self: Call[object]) -> None:
         begin(self)
-        while not self.over.is_set() and self.call.__code__ not in standing_in(self._thread):
-            time.sleep(0.001)
+        while self.call.__code__ not in standing_in(self._thread) and not self.over.wait(0.001):
+            pass
 
     monkeypatch.setattr(Call, "begin", begun)
 
@@ -124,13 +124,13 @@ def test_what_loops_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("call", [loops_whatever_is_raised, sleeps_whatever_is_raised])
 def test_what_catches_everything_is_put_to_rest(call: Callable[[], object]) -> None:
     left = left_by(call, call.__name__)
-    assert len(left) == 1 and at_rest(left)
+    assert len(left) == 1 and never_resting(left) == []
 
 
 def test_what_is_put_to_rest_keeps_no_lock_of_the_log() -> None:
     """It is often inside of a handler, whose lock every other thread that logs needs."""
     left = left_by(logs_whatever_is_raised, "logs_whatever_is_raised")
-    assert len(left) == 1 and at_rest(left)
+    assert len(left) == 1 and never_resting(left) == []
     other = Call(lambda: LOG.debug("somebody else"))
     other.begin()
     assert other.over.wait(60)

@@ -7,8 +7,9 @@ it that `transports.api` does not promise.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -51,6 +52,14 @@ every_transport = pytest.mark.parametrize("kind", [MEMORY, TCP], ids=lambda kind
 
 IDLE_S = 0.05
 """Where both ends are in this process and nothing has moved for so long, nothing will before a limit of time."""
+
+
+async def proven_from(addresses: Iterable[str]) -> None:
+    """A listener of `tcp://` has peers at these addresses that have proved themselves (N-28)."""
+    listener: Any = await TcpTransport().listen("tcp://127.0.0.1:0", CREDENTIALS)
+    for address in addresses:
+        listener._warn_of_public(SimpleNamespace(remote=(address, 1)))
+    await listener.aclose()
 
 
 def run(main: Callable[[], Awaitable[None]], clock: trio.abc.Clock | None = None) -> None:

@@ -141,7 +141,7 @@ def test_each_message_of_a_lost_link_is_sent_or_reported_as_failed_and_never_bot
     run_in_no_time(main)
 
 
-def test_a_link_on_which_a_write_has_failed_is_used_no_more():
+def test_a_link_on_which_a_write_has_failed_is_used_no_more(monkeypatch: pytest.MonkeyPatch):
     """N-4, N-10: nothing is written behind the hole, and what was to follow has failed too, however well it reads."""
 
     async def main() -> None:
@@ -152,7 +152,7 @@ def test_a_link_on_which_a_write_has_failed_is_used_no_more():
                 tried.append(message)
                 raise TransportError("the write has failed")
 
-            s.driver._links[0, 1].channel.send = fails  # type: ignore[method-assign]
+            monkeypatch.setattr(s.driver._links[0, 1].channel, "send", fails)
             await s.send(3)
             with trio.fail_after(100.0):
                 await s.machine.until(ev.LinkLost)

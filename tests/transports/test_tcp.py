@@ -22,7 +22,7 @@ from paceline.core.wire import DialHandshake, Lane
 from paceline.transports import framed
 from paceline.transports.api import Channel
 from paceline.transports.tcp import TcpTransport
-from paceline.transports.tcp_listener import PENDING_PRELUDES, TcpListener
+from paceline.transports.tcp_listener import PENDING_PRELUDES
 
 from support.transports import (
     CREDENTIALS,
@@ -35,6 +35,7 @@ from support.transports import (
     meeting,
     pass_the_time,
     pattern,
+    proven_from,
     raw_rank,
     read_exactly,
     run,
@@ -223,19 +224,8 @@ def test_a_wrong_proof_gets_no_answer() -> None:
 
 def test_a_public_peer_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """N-28: tcp:// authenticates and does not encrypt."""
-
-    @attrs.define
-    class Remote:
-        remote: tuple[str, int]
-
-    async def main() -> None:
-        listener: TcpListener = await TcpTransport().listen("tcp://127.0.0.1:0", CREDENTIALS)
-        for address in ("8.8.8.8", "8.8.8.8", "10.0.0.1", "127.0.0.1", "fe80::1", "2001:4860::1"):
-            listener._warn_of_public(Remote((address, 1)))  # type: ignore[arg-type]
-        await listener.aclose()
-
     with caplog.at_level(logging.WARNING):
-        run(main)
+        run(lambda: proven_from(["8.8.8.8", "8.8.8.8", "10.0.0.1", "127.0.0.1", "fe80::1", "2001:4860::1"]))
     assert [record.getMessage().split()[0] for record in caplog.records] == ["8.8.8.8", "2001:4860::1"]
 
 

@@ -34,37 +34,44 @@ def test_a_coordinator_was_away_if_its_tick_is_later_than_the_limit(staleness: f
         assert hand.co.peers[0].last_seen == (hand.now if away else heard)
 
 
+def away(hand: Hand) -> None:
+    """The machine comes back after a long absence."""
+    hand.now += LONG
+    hand.feed(ev.Tick())
+
+
+def stalls_after(hand: Hand, ceiling: float) -> None:
+    """From now on, not sooner."""
+    before = hand.co.cycle.phase
+    assert before != CyclePhase.STALLED
+    hand.tick(ceiling)
+    assert hand.co.cycle.phase == before
+    hand.tick(1.0)
+    assert hand.co.cycle.phase == CyclePhase.STALLED
+
+
 def test_a_pending_cycle_has_its_ceiling_anew_after_an_absence() -> None:
     """M-9, M-15: no evidence could have come while nobody listened."""
     hand = pending()
-    hand.now += LONG
-    hand.feed(ev.Tick())
+    away(hand)
     assert hand.co.cycle.phase == CyclePhase.PENDING
-    hand.tick(hand.co.config.reduce_ceiling)
-    assert hand.co.cycle.phase == CyclePhase.PENDING
-    hand.tick(1.0)
-    assert hand.co.cycle.phase == CyclePhase.STALLED
+    stalls_after(hand, hand.co.config.reduce_ceiling)
 
 
 def test_a_window_has_its_ceiling_anew_after_an_absence() -> None:
     """M-9, M-16: whoever is waited for has shown its progress to nobody."""
     hand = Hand(2, samples=400).form()
     hand.step(0), hand.step(1, 3)
-    hand.now += LONG
-    hand.feed(ev.Tick())
+    away(hand)
     assert hand.co.peers[0].last_progress == hand.now and hand.co.cycle.phase == CyclePhase.IDLE
-    hand.tick(hand.co.config.window_ceiling)
-    assert hand.co.cycle.phase == CyclePhase.IDLE
-    hand.tick(1.0)
-    assert hand.co.cycle.phase == CyclePhase.STALLED
+    stalls_after(hand, hand.co.config.window_ceiling)
 
 
 def test_who_has_no_link_has_its_window_anew_after_an_absence() -> None:
     """M-9, M-42: it may have knocked meanwhile. Who has a link is not taken for one that is awaited."""
     hand = Hand(2, link_grace_s=20.0).form()
     hand.feed(ev.LinkLost(1, 1, "reset"))
-    hand.now += LONG
-    hand.feed(ev.Tick())
+    away(hand)
     assert hand.co.peers[1].detached_at == hand.now and not hand.co.peers[0].detached
     hand.tick(20.0)
     assert hand.co.alive == [0, 1]
@@ -75,8 +82,7 @@ def test_who_has_no_link_has_its_window_anew_after_an_absence() -> None:
 def test_every_clock_of_the_ladder_stands_at_the_return() -> None:
     """M-9: start and last evidence of a stage, of voters and of others alike."""
     hand = pending(3)
-    hand.now += LONG
-    hand.feed(ev.Tick())
+    away(hand)
     climbs = [hand.co.peers[rank].climb for rank in hand.co.alive]
     assert [(climb.entered_at, climb.evidence_at) for climb in climbs] == [(hand.now, hand.now)] * 3
 

@@ -130,6 +130,14 @@ def test_what_is_yet_to_show_is_no_loss_of_afterwards(ranks: int, seed: int, pol
     assert outcome.violation is None
 
 
+def test_after_a_lost_end_of_the_journal_nobody_is_sound() -> None:
+    """M-45: whoever knows more may come at any time, and then all begin anew."""
+    run = in_training()
+    assert sound(run) == [0, 1]
+    run.world.ghost.forgot = True
+    assert sound(run) == []
+
+
 def test_a_link_is_damaged_until_its_end_is_heard() -> None:
     """What is on it is read before what is on the next one."""
     run = in_training()
