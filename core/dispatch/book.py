@@ -185,8 +185,9 @@ class Book:
 
     def head(self, rank: int) -> InFlight | None:
         """The oldest plan of a rank that still has a batch to step."""
-        if rank in self.ranks:
-            for entry in self.ranks[rank].plans:  # the finished ones before it only wait for their Metrics
+        held = self.ranks.get(rank)
+        if held is not None:
+            for entry in held.plans:  # the finished ones before it only wait for their Metrics
                 if entry.done < entry.slice.count:
                     return entry
         return None

@@ -15,7 +15,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import attrs
@@ -71,8 +71,9 @@ class Pace:
 
 @state
 class Coming:
-    """What is to come at one process: when each part of its lanes arrives, and the kinds that have a time already; of
-    its link, the latency and the seconds of a block. `arrived`: when a part of bulk came last, by its lane."""
+    """What is to come at one process: when each part of its lanes arrives, the kinds that are possible, and those that
+    have a time already; of its link, the latency and the seconds of a block. `arrived`: when a part of bulk came last,
+    by its lane."""
 
     latency_s: float
     part_s: float
@@ -80,6 +81,7 @@ class Coming:
     control: deque[float] = attrs.field(factory=deque)
     upload: deque[float] = attrs.field(factory=deque)
     result: deque[float] = attrs.field(factory=deque)
+    possible: Collection[str] = ()
     kinds: set[str] = attrs.field(factory=set)
     arrived: dict[str, float] = attrs.field(factory=dict)
 
@@ -171,17 +173,22 @@ class Clockwork:
         elif kind == "step" and self._strided:
             if self._strides.ends_at(who, at):
                 self._coming[who].kinds.discard(kind)
-                self.do(act(kind, who, self._strides.finish(who)))
+                self._happen(act(kind, who, self._strides.finish(who)), True)
         else:
             self._coming[who].kinds.discard(kind)
             if self._strided:
                 self._catch_up(kind, who)
-            if kind in self.world.possible(self.world.processes[who]):  # a fault may have taken it away
+            if self._can(kind, who):  # a fault may have taken it away
                 if kind in BULK:
                     self._arrivals(kind, who).popleft()
                     self._coming[who].arrived[kind] = self.now
                 self._happen(act(kind, who, self._amount(kind, who)), True)
         return True
+
+    def _can(self, kind: str, who: int) -> bool:
+        """Whether it can still happen. What can was seen when something touched the process last; since then only the
+        run may have ended, at the other end of its lanes."""
+        return kind in self._coming[who].possible and not (kind in AT_COORDINATOR and self.world.over)
 
     def settle(self) -> None:
         """Nothing lingers any more and nobody is away: what is under way or in hand comes when it would if it began
@@ -239,7 +246,8 @@ class Clockwork:
             self._flow("upload", coming, process.bulk_up)
         if process.bulk_down or coming.result:
             self._flow("result", coming, process.bulk_down)
-        possible, known = self.world.possible(process), coming.kinds
+        coming.possible = possible = self.world.possible(process)
+        known = coming.kinds
         if number in self._strides:
             self._shorten(process, "step" in possible)
         for kind in possible:
@@ -309,7 +317,7 @@ class Clockwork:
         if not stride.left:
             self._call_off(who)
         if steps:
-            self._heard(self._make(act("step", who, steps), False))
+            self._heard(self._make(act("step", who, steps), True))
 
     def _shorten(self, process: Process, trains: bool) -> None:
         """A rank that cannot go on ends its stride; what waits for a drain point is served after this step (W-3)."""
