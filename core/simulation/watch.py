@@ -63,9 +63,10 @@ class Watch:
     began.
 
     `cut` are lives without a link, `ended` those that are over; `voted` are ranks whose life has had a vote; `refused`
-    is how many contributions of a rank in a row were not finite. `cycle` is the open cycle, or None, `since` when it was armed or the last one ended, `attempts` how many the newest one had;
-    `still` is when anything was heard last that is no mere sign of life; `before` is when the coordinator last did
-    anything, `due` when it wants to be told the time; with more than `away_s` between two events it was away."""
+    is how many contributions of a rank in a row were not finite. `cycle` is the open cycle, or None, `since` when it
+    was armed or the last one ended, `attempts` how many the newest one had; `still` is when anything was heard last
+    that is no mere sign of life; `before` is when the coordinator last did anything, `due` when it wants to be told the
+    time; with more than `away_s` between two events it was away."""
 
     config: Config
     asleep: bool = False
