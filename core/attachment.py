@@ -55,9 +55,10 @@ class Back:
 class Attachment:
     """See the module. `link` is the driver's number of the connection, `detached_at` the second since which there is
     none and a return is awaited for `window_s`, `last_seen` when any frame of it came (M-2), `born` the generation that
-    gave this incarnation its seat, `former_seq` the last number that was given to a control message before this
-    generation of the coordinator began. `handled_seq` is the last control message it has confirmed, `request_seq` the
-    one that asked it into the collective of this cycle; `since` is when it waits (O-4)."""
+    gave this incarnation its seat, `former` the life in this seat that its process had before, `former_seq` the last
+    number that was given to a control message before this generation of the coordinator began. `handled_seq` is the
+    last control message it has confirmed, `request_seq` the one that asked it into the collective of this cycle;
+    `since` is when it waits (O-4)."""
 
     co: Coordinator
     rank: int
@@ -67,6 +68,7 @@ class Attachment:
     broken: bool = False
     link: int | None = None
     born: int = 1
+    former: int | None = None
     detached_at: float | None = None
     window_s: float = 0.0
     last_seen: float = 0.0

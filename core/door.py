@@ -52,12 +52,17 @@ def refused_claim(co: Coordinator, hello: Hello) -> Reject | None:
 
 
 def may_follow(co: Coordinator, hello: Hello, rank: int) -> bool:
-    """Whether this Hello may take the seat: nobody has it, its rank has no link, or it is the rank itself that comes
-    anew. A life ends with a new Hello, but never at the wish of a stranger while its own link is up."""
-    peer = co.peers.get(rank)
-    if peer is None or not peer.alive or peer.detached:
+    """Whether this Hello may take the seat: nobody has it, or it is the rank itself that comes anew, also one that has
+    not read yet which life it was given. A life ends with a new Hello, but never at the wish of a stranger while its
+    own link is up. While it is not, a process without a claim was started in its place; one that claims an earlier life
+    was given up in favour of who has the seat now, and waits for none (M-42)."""
+    peer, claim = co.peers.get(rank), hello.resume
+    if peer is None or not peer.alive:
         return True
-    return hello.resume is not None and hello.resume.incarnation == peer.incarnation
+    if claim is None:
+        return peer.detached
+    itself = claim.incarnation in (peer.incarnation, peer.former)
+    return itself or (peer.detached and claim.incarnation > peer.incarnation)  # the journal has lost that life (M-45)
 
 
 def _stage(co: Coordinator, hello: Hello) -> Reject | None:

@@ -172,7 +172,7 @@ def _ending(co: Coordinator) -> list[Reason]:
 def _forming(co: Coordinator) -> Reason:
     config, run = co.config, co.run
     if run.window_closed:
-        missing = tuple(rank for rank in co.alive if not co.peers[rank].acked)
+        missing = tuple(co.cycle.unformed())
         until = run.closed_at + config.scaled(config.formation_s)
         what = "the digests of what all brought are awaited" if co.cycle.checking else "the initial state is on its way"
         return _reason("E19", None, f"forming: {what}", run.closed_at, until, missing, rule="M-6",

@@ -226,12 +226,14 @@ def _settle_ledger(cycle: Cycle, merged: dict[int, int], refused: dict[int, m.Re
     covered = co.book.resolve_limbo(merged) + co.book.merge(steps)
     for rank in co.alive:  # O-5: also who is in no cycle, or it would seem to take part
         co.peers[rank].cycles += 1
+    for rank, count in merged.items():
+        if count:
+            co.peers[rank].refusals_in_row = 0  # D-12: also of one that was excluded meanwhile (M-14)
     for peer in voters:
         rank = peer.rank
         if steps[rank]:
             peer.steps -= steps[rank]
             peer.merges, peer.merged_at, peer.merged_in = peer.merges + 1, co.now, cycle.number
-            peer.refusals_in_row = 0
         if rank in refused:
             count = co.book.refuse(rank, cycle.number)
             peer.steps -= count

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .cycle import Cycle
     from .peer import Peer
 
-__all__ = ["accepted", "outside", "requested", "set_aside"]
+__all__ = ["accepted", "outside", "requested", "set_aside", "unformed"]
 
 
 def requested(cycle: Cycle, ranks: Iterable[int]) -> None:
@@ -51,6 +51,15 @@ def outside(cycle: Cycle) -> list[int]:
     owing = [rank for rank in cycle.participants if cycle.takes_part(rank) and not peers[rank].acked]
     late = [rank for rank in owing if peers[rank].handled_seq < peers[rank].request_seq]
     return late if len(late) < len(owing) else []
+
+
+def unformed(cycle: Cycle) -> list[int]:
+    """Who holds formation up (M-6). While a session is wanted nobody can form, and it waits for who has no link (M-42);
+    a generator has a time of its own (M-32). In a session it is who keeps the others inside, if that can be told."""
+    co = cycle.co
+    if not co.sessions.current():
+        return co.sessions.away
+    return outside(cycle) or [rank for rank in co.alive if not co.peers[rank].acked]
 
 
 def set_aside(cycle: Cycle, peer: Peer) -> None:

@@ -76,6 +76,8 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
                 runtime=hello.runtime, callbacks=hello.callbacks)  # fmt: skip
     rank = peer.rank
     peer.link, peer.born = event.link, co.generation
+    if hello.resume is not None and hello.wanted_rank == rank:
+        peer.former = hello.resume.incarnation
     peer.last_seen = peer.last_progress = peer.since.seat = co.now
     co.peers[rank] = peer
     co.seats = sorted({*co.seats, rank})

@@ -89,11 +89,8 @@ class Run:
         elif co.alive_count < config.min_ranks:
             self.fail(f"{co.alive_count} ranks are left of the {config.min_ranks} that a run needs")
         elif co.now > self.closed_at + config.scaled(config.formation_s):
-            late = co.cycle.unformed()
-            for rank in late:
+            for rank in co.cycle.unformed():
                 co.lose(rank, f"not formed within {config.scaled(config.formation_s):g} s")
-            if config.is_collective and co.alive_count - len(late) >= config.min_ranks:
-                self.form_anew()  # the others are asked again, without them
 
     def _deserted(self) -> bool:
         """M-54: nobody is left of who had come, for `rejoin_window_s`. Who is yet to come is waited for by M-4."""
@@ -104,7 +101,8 @@ class Run:
         return self.co.now >= self.rejoin_deadline
 
     def form_anew(self) -> None:
-        """Another source gives the initial state: it and those who wait for it have `formation_s` again (M-6)."""
+        """Another source gives the initial state, or a collective has a session in which it can: it and those who wait
+        for it have `formation_s` again (M-6)."""
         self.closed_at = self.co.now
 
     def open_again(self) -> None:
@@ -356,7 +354,7 @@ class Run:
             due.append(math.nextafter(self._given_until, math.inf))
         if self.phase == RunPhase.FORMING:
             if self.window_closed:
-                due.append(self.closed_at + config.scaled(config.formation_s))
+                due.append(math.nextafter(self.closed_at + config.scaled(config.formation_s), math.inf))
             else:
                 due.append(self.opened_at + config.scaled(config.join_timeout_s))
                 due.append(self.opened_at + config.scaled(config.max_join_timeout_s))

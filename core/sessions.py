@@ -101,7 +101,7 @@ class Sessions:
         id is there, or somebody is away (M-42)."""
         if self.renewal is None:
             return self.paused_until
-        if self.renewal.uid is not None or self._away():
+        if self.renewal.uid is not None or self.away:
             return None
         asked = self.renewal.asked_at + self.co.config.scaled(GENERATOR_S)
         return min(asked, math.nextafter(self.renewal.since + self.co.config.reduce_ceiling, math.inf))
@@ -138,7 +138,7 @@ class Sessions:
         """Whether a renewal has to begin: a finish may have cleared the way for a newcomer within the pass. Who is away
         comes back first, or dies."""
         wanted = self.co.config.is_collective and self.renewal is None and self._may_renew() and self._needed()
-        return wanted and not self._away() and self.paused_until is None
+        return wanted and not self.away and self.paused_until is None
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Sessions:
             return
         elif not self._lives(self.renewal.generator):
             self._next()
-        elif self._away():
+        elif self.away:
             return
         elif self.renewal.uid is not None:
             self._establish(self.renewal.uid)
@@ -236,7 +236,7 @@ class Sessions:
             self._ask(self.number, since, (rank, self.co.peers[rank].incarnation), tried)
             return
         self.renewal = None
-        if self._away():  # the generator has died; the next renewal begins when they are back
+        if self.away:  # the generator has died; the next renewal begins when they are back
             return
         self.co.condemn(m.SaveReason.REDUCE_STALL, f"no rank made the id of session {self.number}; asked were "
                         f"{', '.join(map(str, tried)) or 'none, since none can be reached'}")  # fmt: skip
@@ -246,10 +246,11 @@ class Sessions:
         number = self.co.peers[generator[0]].control_seq
         self.renewal = Renewal(session_id, since, generator, self.co.now, number, tried)
 
-    def _away(self) -> bool:
-        """Whether somebody has no link, so that it will be back or dead: its return is awaited, or a send has failed
-        and the loss of the link is still to be heard of (N-10)."""
-        return not all(self.co.peers[rank].attached for rank in self.co.alive)
+    @property
+    def away(self) -> list[int]:
+        """Who has no link, so that it will be back or dead: its return is awaited, or a send has failed and the loss of
+        the link is still to be heard of (N-10)."""
+        return [rank for rank in self.co.alive if not self.co.peers[rank].attached]
 
     def _candidates(self) -> list[int]:
         """M-30: voters on the coordinator's host, then by the wall time of a batch, who has none last; ties lowest.
@@ -275,6 +276,8 @@ class Sessions:
             return
         generator = None if self.renewal is None else self.renewal.generator[0]
         self.members, self.broken, self.renewal = alive, False, None
+        if co.run.phase == RunPhase.FORMING:
+            co.run.form_anew()
         come = cycle.go_on() if again else []
         source = self._source()
         ranks = [rank for rank, _ in alive]

@@ -5,7 +5,8 @@ because the life that sent it was declared over before, a rank is silent because
 because nothing came at all. So it cannot agree with a mistake in the books. The checks, by the invariant of section 16:
 
     I3   of a report of a life that is over nothing comes but a word to that life
-    I31  time ends a life only after silence or without a link, and finishes no cycle
+    I31  time ends a life only after silence or without a link, and finishes no cycle; what it may end can finish one,
+         and who is refused in that finish for the third time in a row goes for what it shipped (D-12)
     I32  what hangs longer than the ceiling stalls: not before, unless it was tried too often (R-18), not later, once,
          with one dump and one decision to save
     I33  a heartbeat is no step of the ladder
@@ -18,6 +19,7 @@ its world is not watched (`asleep`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -41,12 +43,16 @@ Life = tuple[int, int]
 """A rank and an incarnation."""
 MOST_ATTEMPTS = 32
 """Of one cycle (R-18)."""
+MOST_REFUSALS = 3
+"""Of one rank in a row, for values that are not finite (D-12)."""
 LOST = frozenset({ev.LinkLost, ev.ProcessExited})
 SIGNS_OF_LIFE = frozenset({ev.Tick, m.Heartbeat})
 """Events that say nothing about the work of anybody."""
 LADDER = frozenset({"Suspect", "Nudge", "Excluded", "StateDump", "Stalled"})
 """Its steps, and what stands at its end."""
-MOVES = frozenset({"Died", "Left", "Excluded", "Promoted", "Joined", "SyncStart", "Cycle", "SyncEnd"})
+GONE = frozenset({"Died", "Left", "Excluded"})
+"""After these a rank is waited for no more."""
+MOVES = frozenset({*GONE, "Promoted", "Joined", "SyncStart", "Cycle", "SyncEnd"})
 """After these others are waited for, or for something else."""
 
 
@@ -56,10 +62,11 @@ class Watch:
     was heard last. Of each process: the newest control message given to it, the last cycle it adopted, the last plan it
     began.
 
-    `cut` are lives without a link, `ended` those that are over; `voted` are ranks whose life has had a vote. `cycle` is
-    the open cycle, or None, `since` when it was armed or the last one ended, `attempts` how many the newest one had;
-    `still` is when anything was heard last that is no mere sign of life; `before` is when the coordinator last did
-    anything, `due` when it wants to be told the time; with more than `away_s` between two events it was away."""
+    `cut` are lives without a link, `ended` those that are over; `voted` are ranks whose life has had a vote; `refused`
+    is how many contributions of a rank in a row were not finite. `cycle` is the open cycle, or None, `since` when it
+    was armed or the last one ended, `attempts` how many the newest one had; `still` is when anything was heard last
+    that is no mere sign of life; `before` is when the coordinator last did anything, `due` when it wants to be told the
+    time; with more than `away_s` between two events it was away."""
 
     config: Config
     asleep: bool = False
@@ -72,6 +79,7 @@ class Watch:
     cut: set[Life] = attrs.field(factory=set)
     ended: set[Life] = attrs.field(factory=set)
     voted: set[int] = attrs.field(factory=set)
+    refused: dict[int, int] = attrs.field(factory=dict)
     cycle: int | None = None
     since: float = 0.0
     attempts: int = 0
@@ -108,6 +116,7 @@ class Watch:
         self.words.clear()
         self.ended = {life for life in self.ended if is_over(co, life)}
         self.voted &= set(co.voters)
+        self.refused = {rank: co.peers[rank].refusals_in_row for rank in co.alive}
         self.cycle, self.since = None, -math.inf
 
     # --- the coordinator -------------------------------------------------------------------------------------------
@@ -186,17 +195,23 @@ class Watch:
         elif name == "SyncEnd":
             self.cycle, self.since, self.attempts = None, now, 0
         elif name == "Cycle":
-            gone = any(e.__class__ is fx.Emit and e.name in ("Died", "Left", "Excluded") for e in effects)
-            if event.__class__ is ev.Tick and not gone:
-                raise Violation("I31", f"time alone finished cycle {facts['cycle']}")
+            if event.__class__ is ev.Tick:
+                self._i31_a_loss_finishes(told, effects)
+            for rank, steps in facts["merged"].items():
+                if steps:
+                    self.refused.pop(int(rank), None)
+        elif name == "Refused" and "rank" in facts:  # else it is one that was not let in
+            again = facts["why"] == "nonfinite"
+            self.refused[facts["rank"]] = self.refused.get(facts["rank"], 0) + 1 if again else 0
         elif name == "Promoted":
             self.voted.add(facts["rank"])
         elif name in ("Died", "Left"):
             life = (facts["rank"], facts["incarnation"])
             if event.__class__ is ev.Tick and name == "Died":
-                self._i31_only_the_silent_end(life, facts, now)
+                self._i31_only_the_silent_end(life, facts, now, effects)
             self.ended.add(life)
             self.voted.discard(life[0])
+            self.refused.pop(life[0], None)
             self.cut.discard(life)
             self.words.pop(life, None)
         elif name == "Stalled":
@@ -217,10 +232,19 @@ class Watch:
             if effect.__class__ is fx.Emit and effect.name in LADDER:
                 raise Violation("I33", f"a heartbeat of rank {report.rank} led to {effect}")
 
-    def _i31_only_the_silent_end(self, life: Life, facts: dict[str, Any], now: float) -> None:
+    def _i31_a_loss_finishes(self, cycle: fx.Emit, effects: tuple[Any, ...]) -> None:
+        before = itertools.takewhile(lambda effect: effect is not cycle, effects)
+        if not any(effect.__class__ is fx.Emit and effect.name in GONE for effect in before):
+            raise Violation("I31", f"time alone finished cycle {cycle.facts['cycle']}")
+
+    def _i31_only_the_silent_end(
+        self, life: Life, facts: dict[str, Any], now: float, effects: tuple[Any, ...]
+    ) -> None:
         heard = self.heard.get(life)
         if self.stopping or heard is None or life in self.cut or life[0] not in self.voted:
             return  # who has never had a vote had a time to come to it (M-6, M-26)
+        if self.refused.get(life[0], 0) >= MOST_REFUSALS and _refuses(effects, life[0]):
+            return  # D-12: by the finish of a cycle that waited for nobody else any more
         if now <= heard + self.config.staleness_s:
             raise Violation("I31", f"time alone ended life {life}, heard {now - heard:g} s ago: {facts}")
 
@@ -284,3 +308,9 @@ class Watch:
                 raise Violation("I53", f"control message {number} came to life {life} again and led to {effects}")
         elif any(effect.__class__ is not fx.Stop for effect in effects):
             raise Violation("I53", f"control message {number} came to life {life} after {newest} and led to {effects}")
+
+
+def _refuses(effects: tuple[Any, ...], rank: int) -> bool:
+    """Whether a cycle that ended here had what this rank shipped, and it was not finite."""
+    told = [effect.facts for effect in effects if effect.__class__ is fx.Emit and effect.name == "Refused"]
+    return any(facts.get("rank") == rank and facts["why"] == "nonfinite" for facts in told)

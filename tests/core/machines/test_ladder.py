@@ -368,14 +368,17 @@ def test_a_lagging_rank_comes_back_as_an_observer(sign: str) -> None:
 
 
 def test_shipped_steps_of_an_excluded_rank_wait_in_limbo() -> None:
-    """M-14, M-19: its upload may have completed meanwhile; then they are covered once, in its name."""
+    """M-14, M-19: its upload may have completed meanwhile; then they are covered once, in its name. D-12: and it was
+    finite, which ends a row of refusals."""
     hand = pending(3, samples=400, suspect_initial_s=10.0, laggards="exclude")
+    hand.co.peers[0].refusals_in_row = hand.co.peers[1].refusals_in_row = 2
     hand.ready(0)
     ship(hand, 1, 2)
     assert said(hand.tick(31), "Excluded") == [("Excluded", 0, "upload")]
     hand.reduce(accepted=(0, 1, 2))
     effects = hand.ack(1) + hand.ack(2)
     assert named(effects, "Cycle")[0]["merged"] == {"0": 3, "1": 3, "2": 3} and hand.co.book.replayed == 0
+    assert [hand.co.peers[rank].refusals_in_row for rank in range(3)] == [0, 0, 0]
 
 
 @settings(max_examples=20, deadline=None)

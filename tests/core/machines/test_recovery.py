@@ -210,6 +210,44 @@ def test_a_seat_without_a_link_may_be_taken_by_a_new_process_and_no_other() -> N
     assert admitted(knock(hand, None)).incarnation == 2
 
 
+@pytest.mark.parametrize("seats", [2, 3])
+def test_a_seat_whose_rank_is_awaited_is_not_for_a_life_that_was_given_up(seats: int) -> None:
+    """M-7, M-42: a rank fell silent and another process has its seat. Behind a restart of the coordinator both look for
+    it, and the first that came had the seat: a healthy rank lost its life, its seat, and its work to one that was given
+    up (a storm of 4 ranks, seed 13003100)."""
+    hand = Hand(2, max_ranks=seats).form()
+    stale = claim(hand)
+    hand.co.lose(0, "silent")
+    hand.feed(ev.Tick())
+    assert admitted(knock(hand, None)).incarnation == 2
+    restarted(hand)
+    [answer] = [e for e in knock(hand, stale) if isinstance(e, fx.Refuse | fx.Admit)]
+    if isinstance(answer, fx.Refuse):
+        assert seats == 2 and answer.reject.code == m.RejectCode.FULL and answer.reject.retry
+    else:
+        assert seats == 3 and (answer.rank, answer.incarnation) == (2, 2)
+    assert hand.co.peers[0].detached and hand.co.peers[0].incarnation == 2
+    admit = admitted(knock(hand, claim(hand)))
+    assert (admit.incarnation, admit.welcome.status) == (2, m.WelcomeStatus.RESUMED)
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_who_has_not_read_which_life_it_was_given_asks_for_its_seat_again(noticed: bool) -> None:
+    """M-7: the link broke with the welcome under way, whether the coordinator has heard of that or not. It is the rank
+    itself, though what it claims is over; it was given another seat, or none in a full run."""
+    hand = Hand(2, max_ranks=2, link_grace_s=GRACE_S).form()
+    old = claim(hand)
+    hand.co.lose(0, "silent")
+    hand.feed(ev.Tick())
+    assert admitted(knock(hand, old)).incarnation == 2
+    if noticed:
+        lose(hand)
+    admit = admitted(knock(hand, old))
+    assert (admit.rank, admit.incarnation, hand.co.alive) == (0, 3, [0, 1])
+    zero = [e for e in knock(hand, claim(hand, incarnation=0)) if isinstance(e, fx.Refuse)]
+    assert zero and hand.co.peers[0].incarnation == 3, "a life that nobody ever had"
+
+
 def test_a_link_that_breaks_in_the_middle_of_a_round_costs_an_attempt() -> None:
     """M-42, R-18: what was in transit is gone; who had staged the result, or not begun, costs nothing."""
     for staged, begun, attempts in ((False, True, 1), (True, True, 0), (False, False, 0)):

@@ -14,6 +14,7 @@ from paceline.core.phases import CyclePhase, PeerPhase, RunPhase
 
 from support.hand import alerts, messages, named
 from support.hand_collective import SICK, Joint, asked, covered, joint, lost
+from support.hand_collective import knock as reattached
 from support.words import hello
 
 # --- joins (M-23 to M-25, M-31) -----------------------------------------------------------------------------------
@@ -320,6 +321,57 @@ def test_a_collective_forms_without_the_rank_that_never_enters_it() -> None:
     }  # fmt: skip
     hand.average(outcome=m.Outcome.OBSERVER)
     assert hand.co.voters == [0, 2] and hand.co.run.phase == RunPhase.TRAINING
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_who_waits_for_a_session_does_not_hold_formation_up(begun: bool) -> None:
+    """M-6, M-42: no session is made while a rank without a link may still come back, so that rank is the late one. All
+    the others were dropped with it, or without it if it had acknowledged, and a dead rank alone began to train (storms
+    of seeds 13036147 and 13041900)."""
+    hand = Joint(4, link_grace_s=120.0)
+    if begun:
+        hand.uid()
+        hand.ack(0, outcome=m.Outcome.OBSERVER)
+    lost(hand, 0)
+    for rank in (1, 2, 3) if begun else ():
+        hand.failed(rank)
+    [waits] = [reason for reason in hand.co.explain() if reason.code == "E19"]
+    effects = hand.tick(61)
+    assert waits.waiting_for == (0,), "who would be dropped (O-4)"
+    assert [e["rank"] for e in named(effects, "Died")] == [0] and hand.co.run.phase == RunPhase.FORMING
+    hand.uid()
+    hand.average(outcome=m.Outcome.OBSERVER)
+    assert hand.co.voters == [1, 2, 3] and hand.co.run.phase == RunPhase.TRAINING
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_the_time_to_form_begins_with_the_session(back: bool) -> None:
+    """M-6: until then nobody could."""
+    hand = Joint(3, link_grace_s=50.0)
+    hand.uid()
+    lost(hand, 2)
+    hand.failed(0), hand.failed(1)
+    hand.tick(49, silent=(2,))
+    if back:
+        reattached(hand, 2)
+    hand.tick(2)
+    hand.uid()
+    assert hand.co.sessions.members == (((0, 1), (1, 1), (2, 1)) if back else ((0, 1), (1, 1)))
+    handled(hand, 0)
+    assert not named(hand.tick(59), "Died") and hand.co.run.phase == RunPhase.FORMING
+    assert 0 not in [e["rank"] for e in named(hand.tick(2), "Died")]
+
+
+def test_who_is_late_is_dropped_at_the_first_instant_after_its_time() -> None:
+    """M-6, C-3: not with the next beacon; exceeded strictly, so a tick at the instant itself changes nothing."""
+    hand = Joint(3, beacon_s=7.0, formation_s=45.0)
+    hand.uid()
+    handled(hand, 0, 2)
+    until = hand.now + 45.0
+    effects: list[Any] = []
+    while not named(effects, "Died"):
+        effects = hand.tick((hand.co.poll_timeout() or 0.0) - hand.now)
+    assert [e["rank"] for e in named(effects, "Died")] == [1] and until < hand.now < until + 1e-6
 
 
 def test_a_collective_of_which_nobody_enters_does_not_form() -> None:

@@ -180,6 +180,23 @@ def beacon(number: int, phase: int = 1) -> fx.Send:
     return fx.Send(message)
 
 
+def died(rank: int, cause: str) -> fx.Emit:
+    """A life ends."""
+    return fx.Emit("Died", {"rank": rank, "incarnation": 1, "cause": cause})
+
+
+def finished(cycle: int, **merged: int) -> fx.Emit:
+    """A cycle ends; ranks by their number."""
+    return fx.Emit("Cycle", {"cycle": cycle, "merged": merged})
+
+
+def of_cycle(cycle: int, outcome: str) -> tuple[fx.Emit, ...]:
+    """What is told of rank 0 in a finish: it is merged, or refused for this reason."""
+    if outcome == "merged":
+        return (finished(cycle, **{"0": 3}),)
+    return finished(cycle, **{"0": 0}), fx.Emit("Refused", {"rank": 0, "why": outcome, "steps": 3})
+
+
 def test_what_is_said_again_is_the_same_word() -> None:
     """I53, M-42: what a rank has not confirmed is sent again as it was."""
     watch = Watch(Config())
@@ -189,10 +206,39 @@ def test_what_is_said_again_is_the_same_word() -> None:
 
 
 def test_a_finish_that_comes_with_the_time_alone_is_seen() -> None:
-    """I31."""
-    finish = fx.Emit("Cycle", {"cycle": 4})
-    with pytest.raises(Violation, match="I31: time alone finished cycle 4"):
-        Watch(Config()).see([Turn(COORDINATOR, ev.Tick(), (finish,))], 1.0, None)
+    """I31: whoever is lost in it is lost behind it."""
+    finish = finished(4)
+    for effects in ((finish,), (finish, died(1, "silent for 60.0 s"))):
+        with pytest.raises(Violation, match="I31: time alone finished cycle 4"):
+            Watch(Config()).see([Turn(COORDINATOR, ev.Tick(), effects)], 1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now", "ends"),
+    [
+        (("nonfinite", "nonfinite"), "nonfinite", True), (("nonfinite",), "nonfinite", False),
+        (("nonfinite", "nonfinite", "merged"), "nonfinite", False),
+        (("nonfinite", "nonfinite", "steps"), "nonfinite", False),
+        (("nonfinite", "nonfinite"), "steps", False), (("nonfinite", "nonfinite", "nonfinite"), "merged", False),
+    ],
+)  # fmt: skip
+def test_who_ships_rubbish_goes_in_the_finish_that_the_silence_of_another_brings(
+    earlier: tuple[str, ...], now: str, ends: bool
+) -> None:
+    """I31, D-12: the third cycle in a row has waited for rank 1 alone, and finishes when that is given up. So a rank
+    goes with a tick that was heard a moment ago; not for less (storms of seeds 13033894 and 13034383)."""
+    watch = Watch(Config())
+    promoted = [fx.Emit("Promoted", {"rank": rank}) for rank in (0, 1)]
+    watch.see([Turn(COORDINATOR, HEARTBEAT, tuple(promoted))], 1.0, None)
+    for number, outcome in enumerate(earlier):
+        watch.see([Turn(COORDINATOR, HEARTBEAT, of_cycle(number, outcome))], 2.0 + number, None)
+    effects = (died(1, "silent for 60.0 s"), *of_cycle(9, now), died(0, "unhealthy"))
+    turns = [Turn(COORDINATOR, HEARTBEAT, ()), Turn(COORDINATOR, ev.Tick(), effects)]
+    if ends:
+        watch.see(turns, 90.0, None)
+    else:
+        with pytest.raises(Violation, match=r"I31: time alone ended life \(0, 1\), heard 0 s ago"):
+            watch.see(turns, 90.0, None)
 
 
 def test_a_stall_has_one_dump_and_one_decision_to_save() -> None:
