@@ -181,8 +181,8 @@ def _start(co: Coordinator) -> None:
                    next_plan_id=recovery.first_number(co.generation) + 1)  # fmt: skip
     left_out = co.book.never_trained
     if left_out:
-        co.emit(Alert("tail", "data set", f"{left_out} of {picks} samples are in no whole batch of {config.batch_size}, "
-                      "and with one pass they have no second chance: nobody trains them; set drop_last = False, or a "
+        co.emit(Alert("tail", "data set", f"{left_out} of {picks} samples are in no whole batch of {config.batch_size} "
+                      "and with one pass have no second chance: nobody trains them; set drop_last = False, or a "
                       "batch_size that divides them (D-2)"))  # fmt: skip
     co.balancer = cadence_of(co, co.voters)
     brought = own(names_of(co))
