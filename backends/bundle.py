@@ -3,6 +3,9 @@
     DIR/consensus.safetensors    the weights
     DIR/consensus.meta.json      what they contain, and the hash of the file
 
+Where ranks write the consensus, the record names the file and no hash: it was put in place before anybody could know
+it. Such a file is sealed and says of which run and version it is (K-6).
+
 The coordinator reads the record, since it decides what is left to train. The weights are loaded by the source of cycle
 0, the lowest rank, into the model it has built, and reach all others with the state it gives (M-6). So the averager
 needs no way to send what it was not sent, entries that never ride in averages come from a real model, and only one
@@ -21,6 +24,7 @@ import attrs
 from ..core.errors import CheckpointError
 from ..core.ledger import Resume
 from ..core.run import FINAL_STEM
+from .tensor_file import SEAL, check_seal
 
 __all__ = ["Bundle", "check_file", "read_bundle"]
 
@@ -85,20 +89,31 @@ def _read(file: Path) -> Bundle:
         ) from None
     except CheckpointError as failure:
         raise CheckpointError(f"{meta}: {failure}") from None
-    named = resume.files.get(file.name)
-    if named is None:
+    if file.name not in resume.files:
         raise CheckpointError(f"{meta} does not name {file.name}, but {sorted(resume.files)} (K-12)")
-    check_file(file, named)
-    return Bundle(file, resume)
+    named = resume.files[file.name]
+    if named is not None:
+        check_file(file, named)
+        return Bundle(file, resume)
+    told = check_seal(file)
+    if SEAL not in told:
+        raise CheckpointError(f"{file} says no SHA-256 of itself, and neither does its record (K-6)")
+    resume.check_told(str(file), told)
+    return Bundle(file, attrs.evolve(resume, files={file.name: hash_of(file)}))  # for the rank that loads it
 
 
 def check_file(file: Path, sha256: str) -> None:
     """Raise `CheckpointError` unless this is the file with that hash, naming both."""
-    try:
-        with open(file, "rb") as opened:
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as failure:
-        raise CheckpointError(f"{file} cannot be read: {failure}; the lowest rank needs it to resume (K-12)") from None
+    found = hash_of(file)
     if found != sha256:
         raise CheckpointError(f"{file} has SHA-256 {found[:16]}, the record of the run {sha256[:16]}; it is another "
                               "file, or damaged (K-12)")  # fmt: skip
+
+
+def hash_of(file: Path) -> str:
+    """Its SHA-256, in hexadecimal. Raises `CheckpointError` if it cannot be read."""
+    try:
+        with open(file, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as failure:
+        raise CheckpointError(f"{file} cannot be read: {failure}; the lowest rank needs it to resume (K-12)") from None

@@ -21,7 +21,7 @@ from ..core.errors import CheckpointError
 from ..core.schema import Schema
 from .layout import FlatLayout, allocate
 from .schema import view_of
-from .tensor_file import FORMAT_NAMES, TensorItem, write_tensors
+from .tensor_file import FORMAT_NAMES, SEAL, TensorItem, check_seal, write_tensors
 
 __all__ = [
     "load_flat",
@@ -42,7 +42,7 @@ STATE_DEPTH = 16
 
 def save_model(path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
     """Write named tensors, such as a `state_dict`, in their exact dtypes. Names that are the same view of one storage
-    are written once. Raises `CheckpointError`."""
+    are written once. The file is sealed (K-6). Raises `CheckpointError`."""
     target, aliases = Path(path), dict(metadata)
     first: dict[tuple[object, ...], str] = {}
     items = []
@@ -55,7 +55,7 @@ def save_model(path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor]
             continue
         first[key] = name
         items.append(_tensor_item(target, name, tensor))
-    write_tensors(target, items, aliases)
+    write_tensors(target, items, aliases, sealed=True)
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -92,12 +92,13 @@ def load_flat(path: str | os.PathLike[str], schema: Schema) -> tuple[memoryview,
 def save_optimizer(
     path: str | os.PathLike[str], optimizer: torch.optim.Optimizer, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write an optimizer's state: its tensors as tensors, the rest as JSON in the metadata (K-11). Raises
-    `CheckpointError` naming the place of a value that is neither a tensor nor plain data."""
+    """Write an optimizer's state: its tensors as tensors, the rest as JSON in the metadata (K-11). The file is
+    sealed (K-6). Raises `CheckpointError` naming the place of a value that is neither a tensor nor plain data."""
     target = Path(path)
     items: list[TensorItem] = []
     plain = _pack(target, optimizer.state_dict(), "optimizer", items, STATE_DEPTH)
-    write_tensors(target, items, {**(metadata or {}), OPTIMIZER_KEY: json.dumps(plain, separators=(",", ":"))})
+    told = {**(metadata or {}), OPTIMIZER_KEY: json.dumps(plain, separators=(",", ":"))}
+    write_tensors(target, items, told, sealed=True)
 
 
 def load_optimizer(path: str | os.PathLike[str], rank: int | None = None) -> dict[str, Any]:
@@ -182,8 +183,10 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _read(target: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    check_seal(target)
     try:
         with safe_open(target, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            told = {name: text for name, text in (file.metadata() or {}).items() if name != SEAL}
+            return {name: file.get_tensor(name) for name in file.keys()}, told  # noqa: SIM118
     except (OSError, SafetensorError) as failure:
         raise CheckpointError(f"{target} cannot be read: {failure}; give another file (K-12)") from failure

@@ -29,14 +29,16 @@ STEM = "paceline"
 
 
 class RankFiles:
-    """The files of one rank, whose model is `flat`. `feed` is told the end of each order, from any thread."""
+    """The files of one rank, whose model is `flat`. `feed` is told the end of each order, from any thread. Each file is
+    sealed and names the run and the version it is of, because nobody reports that (K-6, W-18)."""
 
     def __init__(
-        self, flat: FlatModel, optimizer: torch.optim.Optimizer, feed: Callable[[ev.ActionDone], None]
+        self, flat: FlatModel, optimizer: torch.optim.Optimizer, feed: Callable[[ev.ActionDone], None], run_id: bytes
     ) -> None:
         self._flat = flat
         self._optimizer = optimizer
         self._feed = feed
+        self._run_id = run_id.hex()
         self._writer = DetachedWriter()
 
     def write(self, rank: int, order: fx.Save, consensus: memoryview | None) -> None:
@@ -54,13 +56,13 @@ class RankFiles:
     def _save(self, rank: int, order: fx.Save) -> None:
         """K-11: the optimizer file always, the model if this rank is the saver; an error never blocks the exit."""
         begun, error = time.monotonic(), None
-        stem, version = order.stem or STEM, {"version": str(order.version)}
-        own = {"rank": str(rank), **version}
+        stem, told = order.stem or STEM, self._told(order)
+        own = {"rank": str(rank), **told}
         try:
             _make_directory(stem)
             save_optimizer(f"{stem}.rank{rank}.optim.safetensors", self._optimizer, own)
             if order.model:
-                save_model(f"{stem}.model.safetensors", self._flat.model.state_dict(), version)
+                save_model(f"{stem}.model.safetensors", self._flat.model.state_dict(), told)
         except (CheckpointError, OSError) as failure:
             error = str(failure)
         self._done("save", order, begun, error)
@@ -73,7 +75,7 @@ class RankFiles:
 
         def write() -> None:
             _make_directory(stem)
-            save_model(f"{stem}.safetensors", tensors, {"version": str(order.version)})
+            save_model(f"{stem}.safetensors", tensors, self._told(order))
 
         def told(error: str | None) -> None:
             if error is not None:
@@ -81,6 +83,9 @@ class RankFiles:
             self._done("consensus", order, begun, error)
 
         self._writer.order(stem, write, told)
+
+    def _told(self, order: fx.Save) -> dict[str, str]:
+        return {"run_id": self._run_id, "version": str(order.version)}
 
     def _done(self, kind: str, order: fx.Save, begun: float, error: str | None) -> None:
         elapsed = (time.monotonic() - begun) * 1000

@@ -119,7 +119,8 @@ class Session:
         self._config: dict[str, Any] = dict(self._connection.welcome.config)
         self._signals = LeaveSignals()
         self._tracer = Tracer(self._environment.trace, self.rank)
-        self._files = RankFiles(self._flat, optimizer, self._connection.driver.feed)
+        driver = self._connection.driver
+        self._files = RankFiles(self._flat, optimizer, driver.feed, driver.worker.settings.run_id)
         self._chunk: Chunk | None = None
         self._parked = False
         self._averaging = False

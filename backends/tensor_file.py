@@ -4,6 +4,9 @@ A file is written under a temporary name in its own directory, flushed to the di
 a reader finds the old file or the new one, after a power cut too. A failed write takes its temporary file away and
 raises `CheckpointError` with path and size, so that the older file stays and training can go on.
 
+What a rank writes is *sealed* (K-6): nobody reports its hash, so it says itself which it has. The SHA-256 in the
+metadata is that of the whole file with zeros in the place of those 64 digits.
+
 The writer is our own because the consensus already lies in memory in file order: it is streamed from there, while the
 library would want a copy of every tensor first. No torch here: a coordinator, which only adds flat memory and writes it
 down, starts in a third of the time without it.
@@ -12,6 +15,7 @@ down, starts in a third of the time without it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -25,10 +29,14 @@ from ..core.errors import CheckpointError
 from ..core.schema import DTYPE_SIZES, Schema
 from .layout import FlatLayout
 
-__all__ = ["FORMAT_NAMES", "TensorItem", "replacing", "save_flat", "write_tensors"]
+__all__ = ["FORMAT_NAMES", "SEAL", "TensorItem", "check_seal", "replacing", "save_flat", "write_tensors"]
 
 WRITE_BYTES = 16 << 20
-"""Most bytes handed to the kernel at once."""
+"""Most bytes handed to the kernel at once, or taken from it."""
+SEAL = "sha256"
+"""The name of the seal in the metadata of a file."""
+UNSEALED = "0" * 64
+"""What stands in its place while the file is hashed."""
 FORMAT_NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
@@ -74,12 +82,15 @@ def _check_size(target: Path, layout: FlatLayout, nbytes: int) -> None:
         raise CheckpointError(f"{target}: the consensus has {nbytes} bytes, the schema {layout.nbytes} (K-7)")
 
 
-def write_tensors(target: Path, items: Sequence[TensorItem], metadata: Mapping[str, str]) -> None:
-    """Write the tensors in place of `target`. Raises `CheckpointError`; what `TensorItem.data` raises goes through. Of
-    either kind of failure no trace is left (K-8)."""
+def write_tensors(
+    target: Path, items: Sequence[TensorItem], metadata: Mapping[str, str], *, sealed: bool = False
+) -> None:
+    """Write the tensors in place of `target`; `sealed` asks for their data twice. Raises `CheckpointError`; what
+    `TensorItem.data` raises goes through. Of either kind of failure no trace is left (K-8)."""
     # Widest dtype first, as the library does it: then every tensor is aligned in the file.
     ordered = sorted(items, key=lambda item: -DTYPE_SIZES[item.dtype])
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    told = {**metadata, SEAL: UNSEALED} if sealed else dict(metadata)
+    header: dict[str, Any] = {"__metadata__": told} if told else {}
     end = 0
     for item in ordered:
         start, end = end, end + item.nbytes
@@ -88,13 +99,48 @@ def write_tensors(target: Path, items: Sequence[TensorItem], metadata: Mapping[s
         }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    total = 8 + len(text) + end
-    with replacing(target, total) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+    head = len(text).to_bytes(8, "little") + text
+    if sealed:
+        hasher = hashlib.sha256(head)
+        for item in ordered:
+            hasher.update(item.data())
+        head = _with_seal(head, UNSEALED, hasher.hexdigest())
+    with replacing(target, len(head) + end) as file:
+        file.write(head)
         for item in ordered:
             data = item.data()
             for first in range(0, len(data), WRITE_BYTES):
                 file.write(data[first : first + WRITE_BYTES])
+
+
+# --- seals (K-6) -----------------------------------------------------------------------------------------------------
+
+def check_seal(path: Path) -> dict[str, str]:
+    """The metadata of a file, which is what it was when it was written, if it is sealed: then they have `SEAL`. Raises
+    `CheckpointError` for one that is not, or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(length) if length <= path.stat().st_size else b""
+            metadata: dict[str, str] = dict(json.loads(text).get("__metadata__", {}))
+            seal = metadata.get(SEAL)
+            if seal is None:
+                return metadata
+            hasher = hashlib.sha256(_with_seal(length.to_bytes(8, "little") + text, seal, UNSEALED))
+            while data := file.read(WRITE_BYTES):
+                hasher.update(data)
+    except (OSError, ValueError, TypeError, AttributeError) as failure:
+        raise CheckpointError(f"{path} cannot be read: {failure}; give another file (K-12)") from None
+    if hasher.hexdigest() != seal:
+        raise CheckpointError(f"{path} has SHA-256 {hasher.hexdigest()[:16]}, and says of itself {seal[:16]}; it is "
+                              "damaged: give another file (K-6, K-12)")  # fmt: skip
+    return metadata
+
+
+def _with_seal(head: bytes, old: str, new: str) -> bytes:
+    """A quote within a text of JSON has a backslash before it, so this is nothing but the entry of that name."""
+    place = '"' + SEAL + '":"{}"'
+    return head.replace(place.format(old).encode(), place.format(new).encode(), 1)
 
 
 @contextlib.contextmanager

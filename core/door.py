@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .config import config_digest
 from .errors import ConfigError
 from .ledger import refused_hello
-from .messages import Hello, Reject, RejectCode
+from .messages import Hello, Reject, RejectCode, Report
 from .phases import RunPhase
 from .recovery import forgot_life
 from .schema import dataset_length
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["PROTOCOL", "may_follow", "other_versions", "refusal", "refused_claim"]
+__all__ = ["PROTOCOL", "closing", "may_follow", "misstamped", "other_versions", "refusal", "refused_claim"]
 
 PROTOCOL = 1
 LITTLE_ENDIAN = 0
@@ -49,6 +49,20 @@ def refused_claim(co: Coordinator, hello: Hello) -> Reject | None:
     """Why a rank that wants to go on with its life is refused whatever it claims: it is another one than it was. The
     stage of the run is no reason, since it is part of the run already (M-42)."""
     return _identity(co, hello) or _data(co, hello)
+
+
+def misstamped(co: Coordinator, report: Report, whom: tuple[int, int]) -> Reject | None:
+    """What ends the session of a rank and incarnation (`whom`) that sends a report under a stamp of somebody else
+    (N-6, N-7), or None. A driver asks before it hands the report over: the machine does not know over which link one
+    came, so it would take it for the word of another rank, and end that one's session for it."""
+    run_id = co.config.run_id
+    if report.run_id != run_id:
+        return _no(RejectCode.OTHER_RUN, f"a report is stamped with run {report.run_id.hex()}; this link is of run "
+                   f"{run_id.hex()}")  # fmt: skip
+    if (report.rank, report.incarnation) != whom:
+        return _no(RejectCode.SEAT, f"a report is stamped {report.rank}.{report.incarnation}; this link is of "
+                   f"{whom[0]}.{whom[1]} (rank.incarnation)")  # fmt: skip
+    return None
 
 
 def may_follow(co: Coordinator, hello: Hello, rank: int) -> bool:

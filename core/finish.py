@@ -294,6 +294,7 @@ def _tail(cycle: Cycle) -> None:
         peer.throttled = None
         peer.divergence = peer.pre_norm = peer.post_norm = peer.digest = None
     co.returned = False
+    co.desk.holds.clear()
     co.desk.hand_out()
     co.desk.advise()
 

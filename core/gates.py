@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from . import attachment, ladder, recovery
 from .cadence_inputs import hardware_of, window_cap
 from .dispatch.book import Book
-from .effects import Emit
+from .effects import Alert, Emit
 from .errors import InvariantError
 from .ledger import reopen
 from .messages import ThrottleReason
@@ -179,6 +179,11 @@ def _start(co: Coordinator) -> None:
     picks = dataset_length(co.dataset) * config.repeats
     co.book = Book(picks, config.batch_size, config.epoch_splits, config.num_epochs, config.drop_last,
                    next_plan_id=recovery.first_number(co.generation) + 1)  # fmt: skip
+    left_out = co.book.never_trained
+    if left_out:
+        co.emit(Alert("tail", "data set", f"{left_out} of {picks} samples are in no whole batch of {config.batch_size} "
+                      "and with one pass have no second chance: nobody trains them; set drop_last = False, or a "
+                      "batch_size that divides them (D-2)"))  # fmt: skip
     co.balancer = cadence_of(co, co.voters)
     brought = own(names_of(co))
     if brought:

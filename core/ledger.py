@@ -52,8 +52,9 @@ HASH_BYTES = 32
 class Resume:
     """A meta record, checked. `uncovered` are the open epochs with the batches that the consensus lacks, ascending;
     `reached` and `evaluated` say which epochs' checkpoints and evaluations are served (K-2), `files` is the SHA-256 of
-    the files beside the record, by name."""
+    the files beside the record, by name; None of one that a rank wrote, which says it itself (K-6)."""
 
+    run_id: bytes
     version: int
     sync_rounds: int
     global_step: int
@@ -71,7 +72,7 @@ class Resume:
     uncovered: tuple[tuple[int, tuple[Range, ...]], ...]
     balancer: Mapping[str, Any] = attrs.field(hash=False)
     guard: Mapping[str, Any] = attrs.field(hash=False)
-    files: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    files: Mapping[str, str | None] = attrs.field(factory=dict, hash=False)
 
     @classmethod
     def read(cls, record: Any) -> Resume:
@@ -85,7 +86,8 @@ class Resume:
         try:
             counts: dict[str, Any] = {name: _count(record, name) for name in COUNTS}
             made = cls(
-                **counts, last_closed_epoch=_count(record, "last_closed_epoch", least=-1),
+                **counts, run_id=bytes.fromhex(record["run_id"]),
+                last_closed_epoch=_count(record, "last_closed_epoch", least=-1),
                 evaluated=_count(record, "evaluated", least=-1),
                 drop_last=bool(record["drop_last"]), schema_hash=_hash(record, "schema_hash"),
                 dataset=_hash(record, "dataset"), uncovered=_coverage(record.get("uncovered", {})),
@@ -95,6 +97,15 @@ class Resume:
         except (KeyError, TypeError, ValueError, AttributeError, InvariantError) as failure:
             raise CheckpointError(f"the meta record is damaged: {failure!r}; resume from another one (K-12)") from None
         return made
+
+    def check_told(self, file: str, told: Mapping[str, str]) -> None:
+        """Of a file that a rank wrote, what it says of itself: raises `CheckpointError`, with both values, unless this
+        is the record of that run and version (K-6)."""
+        for what, ours in (("run_id", self.run_id.hex()), ("version", str(self.version))):
+            theirs = told.get(what)
+            if theirs != ours:
+                raise CheckpointError(f"{what}: the record is of {ours}, {file} of {theirs}; the rank that was to "
+                                      "write it did not come to it (K-6, K-12)")  # fmt: skip
 
     def settle(self, config: Config) -> Config:
         """The config of the new run, with what it left open taken from the record. Raises `CheckpointError` that

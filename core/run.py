@@ -224,9 +224,9 @@ class Run:
             return
         self.co.save_issued, self.ended_at = True, self.co.now
         self.status, self.text = "saved", text
-        self._write_consensus(reason)
-        saver = self._next_saver(())
         stem = None if self.co.config.save_path is None else f"{self.co.config.save_path}/{reason.name.lower()}"
+        self._write_consensus(reason, f"{reason.name.lower()}.model")
+        saver = self._next_saver(())
         self.save = m.ShutdownWithSave(decision_id=self.decisions, reason=reason, saver=saver, stem=stem)
         self.save_deadline = self.co.now + self.co.config.scaled(self.co.config.save_limit_s)
         self._tell_save(self.co.alive)
@@ -268,16 +268,22 @@ class Run:
         self.save = m.ShutdownWithSave(decision_id=save.decision_id, reason=save.reason, saver=saver, stem=save.stem)
         self._tell_save((saver,))
 
-    def _write_consensus(self, reason: m.SaveReason) -> None:
-        """K-6, K-7, M-52: the record, then the averager's consensus where it keeps one."""
+    def _write_consensus(self, reason: m.SaveReason, by_rank: str = FINAL_STEM) -> None:
+        """K-6, K-7, M-52: the record, then the averager's consensus where it keeps one; else a rank writes `by_rank`
+        beside it."""
         self.decisions += 1
         if self.co.config.save_path is not None:
-            self.write_bundle(reason, self.decisions, f"{self.co.config.save_path}/{FINAL_STEM}")
+            name = by_rank if self.co.config.averager in RANKS_WRITE else FINAL_STEM
+            self.write_bundle(reason, self.decisions, f"{self.co.config.save_path}/{name}")
 
     def write_bundle(self, reason: m.SaveReason, decision_id: int, stem: str) -> None:
-        """The record goes ahead of the order to write; the averager puts it in place last (K-8)."""
-        self.co.emit(WriteMeta(self.meta(reason, decision_id)))
-        if self.co.config.averager not in RANKS_WRITE:
+        """The record goes ahead of the order to write; the averager puts it in place last (K-8). A file that a rank
+        writes is named in it, and says the rest itself (K-6)."""
+        record, by_rank = self.meta(reason, decision_id), self.co.config.averager in RANKS_WRITE
+        if by_rank:
+            record["files"] = {f"{stem.rpartition('/')[2]}.safetensors": None}
+        self.co.emit(WriteMeta(record))
+        if not by_rank:
             self.co.emit(SaveConsensus(decision_id, self.co.cycle.version, stem))
             self.co.actions.note_ordered(decision_id, reason, stem)
 

@@ -26,8 +26,9 @@ import trio
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.coordinator import Coordinator
+from ..core.door import misstamped
 from ..core.errors import InvariantError, PacelineError, RemoteProtocolError, TransportError
-from ..core.messages import Hello, Reject, RejectCode, Report
+from ..core.messages import Hello, Report
 from .api import Channel, Listener
 from .groups import first_error
 
@@ -344,7 +345,7 @@ class CoordinatorDriver:
         try:
             while True:
                 message = await link.channel.receive()
-                forged = self._forged(message, whom)
+                forged = misstamped(self.coordinator, message, whom) if isinstance(message, Report) else None
                 if forged is not None:
                     link.append(forged, None)
                     with trio.move_on_after(FLUSH_S):
@@ -355,20 +356,6 @@ class CoordinatorDriver:
                     await self._room.wait()
         except (TransportError, RemoteProtocolError) as error:
             return str(error)
-
-    def _forged(self, message: Any, whom: tuple[int, int]) -> Reject | None:
-        """What to answer to a stamp that is not this rank's (N-6, N-7). The machine does not know over which link a
-        report came: it would take it for the word of another rank, and end that one's session for it."""
-        if not isinstance(message, Report):
-            return None
-        run_id = self.coordinator.config.run_id
-        if message.run_id != run_id:
-            text = f"a report is stamped with run {message.run_id.hex()}; this link is of run {run_id.hex()}"
-            return Reject(code=RejectCode.OTHER_RUN, text=text)
-        if (message.rank, message.incarnation) != whom:
-            text = f"a report is stamped {message.rank}.{message.incarnation}; this link is of {whom[0]}.{whom[1]}"
-            return Reject(code=RejectCode.SEAT, text=f"{text} (rank.incarnation)")
-        return None
 
     async def _write(self, link: _Link) -> None:
         """The only writer of a control lane (N-4). A message stays in the queue until it has left; what is there when

@@ -101,6 +101,14 @@ class Book:
         return epoch_bounds(self.picks, self.epoch_splits, epoch)[2]
 
     @property
+    def never_trained(self) -> int:
+        """Picks that no epoch of this run hands out: the tails that `drop_last` leaves behind, if the run is one pass
+        or less (D-2). In a further pass the order is another one, and so are its tails."""
+        if not self.drop_last or self.num_epochs > self.epoch_splits:
+            return 0
+        return sum(self.length(epoch) % self.batch_size for epoch in range(self.num_epochs))
+
+    @property
     def first_uncovered(self) -> int:
         """The lowest epoch that the consensus lacks something of. Within a finish it is ahead of the lowest open one:
         what has just been covered is closed later in the pass (D-20)."""

@@ -236,8 +236,8 @@ class Desk:
         return {str(rank): fresh[rank] for rank in sorted(fresh)}
 
     def _hold(self, rank: int) -> None:
-        """D-8: the rank gets nothing. An episode lasts until it is given a plan, and is noted where it begins: whoever
-        asks for one meanwhile, and that may be every pass, finds it noted."""
+        """D-8: the rank gets nothing. An episode lasts until it is given a plan, or its window ends (C-15.10), and is
+        noted where it begins: whoever asks for one meanwhile, and that may be every pass, finds it noted."""
         held = self.co.book.ranks.get(rank)
         if rank not in self.holds and (held is None or not held.plans):
             self.holds[rank] = self.untold[rank] = why_held(self, rank)

@@ -15,10 +15,11 @@ from torch import nn
 
 from paceline.backends import rank_files
 from paceline.backends.backlog import DetachedWriter
-from paceline.backends.checkpoint import load_model, save_model
+from paceline.backends.checkpoint import load_model, load_optimizer, save_model
 from paceline.backends.flat import FlatModel
 from paceline.backends.rank_files import RankFiles
 from paceline.backends.schema import schema_of
+from paceline.backends.tensor_file import SEAL, check_seal
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core.errors import CheckpointError
@@ -26,6 +27,7 @@ from paceline.core.errors import CheckpointError
 from support.small_run import Seen, SmallRun
 
 PATIENCE_S = 30.0
+RUN_ID = bytes(range(16))
 
 
 class Rank:
@@ -36,7 +38,7 @@ class Rank:
         self.model = self.another()
         self.flat = FlatModel(self.model, schema_of(self.model))
         self.told: list[ev.ActionDone] = []
-        self.files = RankFiles(self.flat, torch.optim.SGD(self.model.parameters(), lr=0.1), self.told.append)
+        self.files = RankFiles(self.flat, torch.optim.SGD(self.model.parameters(), lr=0.1), self.told.append, RUN_ID)
 
     @staticmethod
     def another() -> nn.Sequential:
@@ -79,6 +81,28 @@ def test_every_rank_writes_its_optimizer_and_the_saver_its_model_too(tmp_path: P
     assert [(done.kind, done.version, done.error) for done in rank.told] == [
         ("save", 7, None), ("save", 7, None), ("consensus", 7, None),
     ]  # fmt: skip
+
+
+def test_each_file_says_which_run_and_version_it_is_of_and_whether_it_is_whole(tmp_path: Path) -> None:
+    """K-6, W-18: no report does. A byte that is another one anywhere, or a missing end, is noticed by whoever reads."""
+    rank = Rank()
+    for stem, model, optimizer in (("saver", True, True), ("bundle", True, False)):
+        rank.files.write(3, fx.Save(1, 7, str(tmp_path / stem), model, optimizer), None)
+    rank.files.settle()
+    names = ("bundle.safetensors", "saver.model.safetensors", "saver.rank3.optim.safetensors")
+    for path in [tmp_path / name for name in names]:
+        told = check_seal(path)
+        assert (told["run_id"], told["version"], len(told[SEAL])) == (RUN_ID.hex(), "7", 64)
+        whole = path.read_bytes()
+        places = {0, 9, len(whole) // 2, len(whole) - 1, whole.index(told[SEAL].encode()), whole.index(b"run_id") + 9}
+        for bad in [*(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in sorted(places)), whole[:-1]]:
+            path.write_bytes(bad)
+            with pytest.raises(CheckpointError, match=r"damaged|cannot be read"):
+                check_seal(path)
+            with pytest.raises(CheckpointError):
+                load_optimizer(path) if "optim" in path.name else load_model(path)
+        path.write_bytes(whole)
+    assert SEAL not in load_model(tmp_path / names[0])[1]
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in the model", "retained"])
@@ -148,7 +172,8 @@ def test_state_that_is_no_tensor_is_an_error_by_name(tmp_path: Path) -> None:
             return {"steps": 3}
 
     model, told = Odd(2, 2), list[ev.ActionDone]()
-    files = RankFiles(FlatModel(model, schema_of(model)), torch.optim.SGD(model.parameters(), lr=0.1), told.append)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    files = RankFiles(FlatModel(model, schema_of(model)), optimizer, told.append, RUN_ID)
     files.write(0, fx.Save(1, 1, str(tmp_path / "c"), True, optimizer=False), None)
     files.settle()
     assert told[0].error is not None and "_extra_state is a dict" in told[0].error

@@ -12,7 +12,7 @@ import torch
 import trio
 
 from paceline.backends.bundle import check_file, read_bundle
-from paceline.backends.checkpoint import load_model, save_optimizer
+from paceline.backends.checkpoint import load_model, save_model, save_optimizer
 from paceline.backends.serve import serve
 from paceline.core import effects as fx
 from paceline.core.config import Config
@@ -159,6 +159,41 @@ def test_a_bundle_that_is_refused_names_the_next_older_one_that_is_whole(ended: 
     _without(ended, "checkpoint.v1.safetensors")
     with pytest.raises(CheckpointError, match=r"checkpoint\.v0\.safetensors, version 0"):
         read_bundle(ended)
+
+
+def _by_a_rank(ended: Path, name: str, **said: str) -> None:
+    """The consensus as a rank writes it, and a record that was in place before it."""
+    record = json.loads((ended / "consensus.meta.json").read_text()) | {"files": {f"{name}.safetensors": None}}
+    told = {"run_id": record["run_id"], "version": str(record["version"])} | said
+    save_model(ended / f"{name}.safetensors", load_model(ended / "consensus.safetensors")[0], told)
+    (ended / f"{name}.meta.json").write_text(json.dumps(record))
+
+
+def test_a_bundle_of_a_rank_says_itself_what_it_is(ended: Path) -> None:
+    """K-6, K-12: of which run and version, and its SHA-256; the rank that loads it is told that of the whole file."""
+    _by_a_rank(ended, "by_rank")
+    bundle = read_bundle(ended / "by_rank.safetensors")
+    assert bundle.resume.version == read_bundle(ended).resume.version
+    named = bundle.resume.files["by_rank.safetensors"]
+    assert named is not None
+    check_file(bundle.file, named)
+
+
+@pytest.mark.parametrize(("harm", "said"), [
+    (lambda file: file.unlink(), "cannot be read"),
+    (lambda file: file.write_bytes(file.read_bytes()[:-1]), "damaged"),
+    (lambda file: _by_a_rank(file.parent, file.stem, version="1"), "version: the record is of .*, .* of 1;"),
+    (lambda file: _by_a_rank(file.parent, file.stem, run_id="77" * 16), f"run_id: .* of {'77' * 16};"),
+    (lambda file: shutil.copy(file.parent / "consensus.safetensors", file), "says no SHA-256 of itself"),
+], ids=["missing", "damaged", "another version", "another run", "not sealed"])  # fmt: skip
+def test_a_bundle_that_its_rank_did_not_write_is_refused(ended: Path, harm: Any, said: str) -> None:
+    """K-6, K-12: the record is in place all the same. The newest older bundle that is whole is named."""
+    _by_a_rank(ended, "by_rank")
+    _copied(ended, "checkpoint.v1", 1)
+    harm(ended / "by_rank.safetensors")
+
+    with pytest.raises(CheckpointError, match=rf"{said}.*whole is .*checkpoint\.v1\.safetensors, version 1"):
+        read_bundle(ended / "by_rank.safetensors")
 
 
 def test_without_an_older_bundle_none_is_named(ended: Path) -> None:

@@ -271,6 +271,19 @@ def test_a_hold_is_told_once_per_episode() -> None:
     assert set(hand.co.desk.untold) == {1}
 
 
+def test_a_rank_that_is_held_in_each_window_is_told_in_each() -> None:
+    """C-15.10, D-8: rank 1 has no part in the last window, which comes again twice because rank 0 is refused; it is
+    given nothing in between. A window that begins is another episode."""
+    hand = Hand(2, samples=12, num_epochs=1).form()
+    hand.window(refused=(0,))
+    for _ in range(2):
+        assert hand.co.desk.holds == {1: "E06"} and hand.co.book.holdings(0).plans
+        hand.step(0, 3)
+        hand.complete(0)
+        hand.average(refused=(0,))
+    assert [facts["held"].get("1") for facts in named(hand.effects, "Idle")] == [None, "E06", "E06"]
+
+
 def test_a_hold_says_what_explain_says() -> None:
     """D-8, O-4: by what an idle rank is held: nothing left for it, the window, the stop; and the life that was held is
     forgotten with its end."""

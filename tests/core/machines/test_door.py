@@ -11,6 +11,7 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.config import WISHABLE, config_digest
+from paceline.core.door import misstamped
 from paceline.core.policies import readings
 from paceline.core.schema import dataset_signature
 
@@ -226,3 +227,29 @@ def test_the_number_of_a_life_that_is_in_no_books_never_comes_back() -> None:
     assert seat(knock(hand, wanted_rank=1, resume=claim(incarnation=5))) == (1, 6)
     hand.feed(ev.LinkLost(1, 6, "reset"))
     assert seat(knock(hand, wanted_rank=1)) == (1, 7)
+
+
+# --- whose word it is (N-6) ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("stamp", "code", "told"), [
+    ({}, None, ()),
+    ({"run_id": b"z" * 16}, m.RejectCode.OTHER_RUN, ("7a" * 16, "00" * 16)),
+    ({"run_id": b"z" * 16, "rank": 0}, m.RejectCode.OTHER_RUN, ("7a" * 16, "00" * 16)),
+    ({"rank": 0}, m.RejectCode.SEAT, ("0.1", "1.1")),
+    ({"incarnation": 2}, m.RejectCode.SEAT, ("1.2", "1.1")),
+], ids=["own", "run", "run before rank", "rank", "incarnation"])  # fmt: skip
+def test_a_report_under_another_stamp_ends_the_session_it_came_over(
+    stamp: dict[str, Any], code: int | None, told: tuple[str, ...]
+) -> None:
+    """N-6, N-7: the run is asked for first, then whose word it is; both values are named, and trying again is of no
+    use. A generation that is over is no reason: what was not confirmed is sent again under its old stamp (M-42)."""
+    hand = Hand(2).form()
+    own = m.Heartbeat(run_id=bytes(16), generation=7, rank=1, incarnation=1, report_seq=1, control_seq=0, step_count=0,
+                      state="training")  # fmt: skip
+    before = hand.co.snapshot()
+    answer = misstamped(hand.co, attrs.evolve(own, **stamp), (1, 1))
+
+    assert (None if answer is None else answer.code) == code
+    assert answer is None or (not answer.retry and all(value in answer.text for value in told))
+    assert hand.co.snapshot() == before

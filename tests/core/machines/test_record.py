@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,8 @@ from paceline.core.errors import CheckpointError
 from paceline.core.ledger import META_FORMAT, Resume
 from paceline.core.schema import dataset_signature
 
-from support.hand import Hand, pending
+from support.hand import Hand, messages, pending
+from support.hand_collective import joint
 
 KNOBS: dict[str, Any] = {"save_path": "runs", "seed": 9, "repeats": 2, "epoch_splits": 3, "drop_last": False}
 
@@ -100,6 +102,53 @@ def test_every_end_leaves_a_record_with_its_coverage(stop: str) -> None:
         assert left == ((0, ((3, 7), (13, 7))),)
     else:
         assert (record["last_closed_epoch"], left) == (0, ())
+
+
+@pytest.mark.parametrize("why", ["wished", "stopped", "done", "saved"])
+def test_a_record_names_the_file_that_a_rank_is_to_write(why: str) -> None:
+    """K-6, K-7, M-51: averaged in place, the consensus is a rank's to write, and no report says that it has: its name
+    is in the record, for a save that of the saver's model; its hash nobody knows yet. The averager of a star run is
+    told both, so there the record has neither before the file is there."""
+    samples = 24 if why == "done" else 400
+    hand = joint(2, save_path="runs/x", samples=samples, num_epochs=1, **({"max_failure": 1} if why == "saved" else {}))
+    if why == "saved":
+        hand.feed(ev.LinkLost(1, 1, "reset"))
+    elif why == "stopped":
+        hand.feed(ev.OperatorRequest(ev.Operator.STOP))
+    else:
+        hand.average()
+        hand.feed(ev.OperatorRequest(ev.Operator.CHECKPOINT))
+        train(hand)
+    if why != "saved":
+        hand.average()
+    *_, record = records(hand.effects)
+    orders = messages(hand.effects, m.ShutdownWithSave if why == "saved" else m.SaveConsensusModel)
+    stem = f"{orders[-1].stem}.model" if why == "saved" else orders[-1].stem
+    assert record["files"] == {f"{stem.removeprefix('runs/x/')}.safetensors": None}
+    assert Resume.read(json.loads(json.dumps(record))).files == record["files"]
+
+    star = pending(2, save_path="runs/x", samples=400, num_epochs=1)
+    star.feed(ev.OperatorRequest(ev.Operator.STOP))
+    star.average()
+    assert all("files" not in record for record in records(star.effects)) and records(star.effects)
+
+
+@pytest.mark.parametrize(("said", "differs"), [
+    ({}, None), ({"version": "1"}, "version: .* of 1;"), ({"run_id": "00"}, "run_id: .* of 00;"),
+    ({"version": None}, "version: .* of None;"),
+])  # fmt: skip
+def test_a_file_of_a_rank_goes_with_the_record_of_its_run_and_version(
+    said: dict[str, Any], differs: str | None
+) -> None:
+    """K-6: both values are named."""
+    record = pending(run_id=b"0123456789abcdef").co.run.meta(m.SaveReason.GRACEFUL, 1)
+    told = {"run_id": b"0123456789abcdef".hex(), "version": "0", **said}
+    resume = Resume.read(record)
+    if differs is None:
+        resume.check_told("c.safetensors", told)
+        return
+    with pytest.raises(CheckpointError, match=differs):
+        resume.check_told("c.safetensors", {name: text for name, text in told.items() if text is not None})
 
 
 def test_what_waits_in_limbo_is_not_covered() -> None:

@@ -422,6 +422,22 @@ def test_async_ranks_cross_into_the_next_epoch() -> None:
     assert 2 in open_epochs and max(open_epochs) == 2
 
 
+@pytest.mark.parametrize(("knobs", "left_out"), [
+    ({"samples": 61}, "1 of 61 samples"), ({"samples": 62}, None), ({"samples": 61, "drop_last": False}, None),
+    ({"samples": 61, "num_epochs": 2}, None), ({"samples": 61, "repeats": 2}, None),
+    ({"samples": 62, "epoch_splits": 2, "num_epochs": 2}, "2 of 62 samples"),
+    ({"samples": 62, "epoch_splits": 2, "num_epochs": 3}, None),
+    ({"samples": 62, "epoch_splits": 2}, "1 of 62 samples"),
+])  # fmt: skip
+@pytest.mark.parametrize("policy", ["cadence", "sync"])
+def test_a_run_of_one_pass_says_what_it_leaves_out(knobs: dict[str, Any], left_out: str | None, policy: str) -> None:
+    """D-2: once, when training begins, with what to do about it. A further pass has its tails elsewhere."""
+    told = alerts(Hand(2, policy=policy, **{"num_epochs": 1, **knobs}).form().effects, "tail")
+
+    assert [alert.text.partition(" are in no")[0] for alert in told] == ([] if left_out is None else [left_out])
+    assert all("drop_last = False" in alert.text and not alert.critical for alert in told)
+
+
 def test_a_short_plan_is_told_and_its_picks_are_trained_by_others() -> None:
     """D-9."""
     hand = Hand(2, samples=400).form()
