@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
@@ -59,22 +59,6 @@ def _refuse(knob: str, value: object, rule: str) -> None:
     raise ConfigError(f"{knob} = {value!r} is not allowed: {rule}")
 
 
-def _by_name(cls: type) -> type:
-    """Knobs are looked for by name before a config is made of them: what Python says of one that it does not know is no
-    `ConfigError`, and says nothing of the knobs of later features."""
-    make: Any = cls.__init__  # type: ignore[misc]
-
-    @functools.wraps(make)
-    def init(self: Any, *values: object, **knobs: Any) -> None:
-        if values:
-            raise ConfigError(f"{values[0]!r:.60} is not allowed: give knobs by name, such as Config(batch_size=32)")
-        _known(knobs)
-        make(self, **knobs)
-
-    cls.__init__ = init  # type: ignore[misc]
-    return cls
-
-
 def _known(knobs: Iterable[str]) -> None:
     known = {field.name for field in attrs.fields(Config)}
     for knob in knobs:
@@ -84,7 +68,6 @@ def _known(knobs: Iterable[str]) -> None:
             raise ConfigError(f"there is no knob {knob!r}; known knobs: {', '.join(sorted(known))}")
 
 
-@_by_name
 @attrs.frozen(kw_only=True)
 class Config:
     """One run. Defaults are those of protocol section 15; None means unset, or left to the first rank to say."""
@@ -164,6 +147,14 @@ class Config:
     bulk_auth: str = "full"
     max_model_bytes: int = 1 << 40
     run_id: bytes = attrs.field(default=b"\0" * 16, repr=False)
+
+    def __new__(cls, /, *values: object, **knobs: object) -> Self:
+        """Knobs are looked for by name before a config is made of them: what Python says of one that it does not know
+        is no `ConfigError`, and says nothing of the knobs of later features."""
+        if values:
+            raise ConfigError(f"{values[0]!r:.60} is not allowed: give knobs by name, such as Config(batch_size=32)")
+        _known(knobs)
+        return object.__new__(cls)
 
     @classmethod
     def from_knobs(cls, knobs: Mapping[str, Any]) -> Config:

@@ -49,6 +49,7 @@ from .instants import LATEST, late_after, wrong_time
 from .joining import Joins
 from .joint import JointEngine
 from .ledger import Resume, take_over
+from .lost_tail import LostTail
 from .peer import Peer
 from .phases import ALIVE, CyclePhase, RunPhase
 from .policies import Cadence, Policies
@@ -97,9 +98,9 @@ class Coordinator:
     __slots__ = (
         "actions", "alive", "balancer", "book", "condemned", "config", "cycle", "cycle_engine", "dataset", "deadline",
         "deaths", "desk", "dump_due", "fenced", "fenced_told", "generation", "guard", "handling", "host", "joins",
-        "joint", "late_after", "liveness", "lost", "lost_sends", "low", "meta", "movers", "next_beacon", "now",
-        "outbox", "park_above", "peer_engine", "peers", "policies", "records", "refused", "resume", "returned", "roles",
-        "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "sessions", "short", "starting",
+        "joint", "late_after", "liveness", "lost", "lost_sends", "lost_tail", "low", "meta", "movers", "next_beacon",
+        "now", "outbox", "park_above", "peer_engine", "peers", "policies", "records", "refused", "resume", "returned",
+        "roles", "run", "run_engine", "save_issued", "schema", "schema_hash", "seats", "sessions", "short", "starting",
         "stopping", "urgent", "violations", "voters",
     )  # fmt: skip
 
@@ -124,6 +125,7 @@ class Coordinator:
         self.roles = Roles(self)
         self.actions = Actions(self)
         self.joins = Joins(self)
+        self.lost_tail = LostTail(self)
         self.sessions = Sessions(self)
         self.book = Book(0, 1, 1, 0, True)
         self.balancer: Cadence = Balancer(ranks=[])

@@ -73,7 +73,7 @@ class Cycle(Again):
     @property
     def checking(self) -> bool:
         """Cycle 0 sends nothing: each rank keeps the state it brings, if all bring the same (M-6)."""
-        return self.co.config.initial_state == "check" and self.forming and self.co.joins.seeding is None
+        return self.co.config.initial_state == "check" and self.forming and self.co.lost_tail.version is None
 
     @property
     def key(self) -> m.RoundKey:
@@ -110,7 +110,7 @@ class Cycle(Again):
             return False
         if not co.voters:  # nobody has anything to give; what one of them holds makes voters of observers (M-45)
             came = any(joining.may_observe(co.peers[rank]) for rank in co.alive)
-            return co.joins.reseating and came and co.sessions.current()
+            return co.lost_tail.reseating and came and co.sessions.current()
         if co.movers == 0:
             return False
         return (co.stopping or co.short == 0) and co.sessions.current()
@@ -272,9 +272,9 @@ class Cycle(Again):
     def source(self) -> int | None:
         """Cycle 0: the lowest rank gives the initial state, or nobody where each keeps its own (M-6); in a run that
         forms once more one that holds the version (M-45)."""
-        joins, peers, here = self.co.joins, self.co.peers, () if self.checking else self.observers
-        if joins.seeding is not None:
-            here = tuple(r for r, life in joins.seeds if self.takes_part(r) and peers[r].incarnation == life)
+        tail, peers, here = self.co.lost_tail, self.co.peers, () if self.checking else self.observers
+        if tail.version is not None:
+            here = tuple(r for r, life in tail.holders if self.takes_part(r) and peers[r].incarnation == life)
         return min(here, default=None)
 
     def overtaken(self, known: int) -> None:
@@ -294,7 +294,7 @@ class Cycle(Again):
         and can get it from another. A collective has a rule of its own."""
         if self.co.config.is_collective:
             return in_place.unformed(self)
-        source = self.source if self.pending else self.co.joins.giver  # M-45: nothing is armed without it
+        source = self.source if self.pending else self.co.lost_tail.giver  # M-45: nothing is armed without it
         without = source is not None and self.reduced is None
         return [source] if without else [rank for rank in self.co.alive if not self.co.peers[rank].acked]
 

@@ -96,7 +96,7 @@ def _stage(co: Coordinator, hello: Hello) -> Reject | None:
 
 def _is_of_cohort(co: Coordinator, hello: Hello) -> bool:
     """M-45: it was in the cohort, and its life is over because the journal lost its end."""
-    return forgot_life(co, hello) or (hello.resume is not None and co.joins.excuses(hello.wanted_rank))
+    return forgot_life(co, hello) or (hello.resume is not None and co.lost_tail.excuses(hello.wanted_rank))
 
 
 def _identity(co: Coordinator, hello: Hello) -> Reject | None:

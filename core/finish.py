@@ -257,7 +257,7 @@ def _promote(cycle: Cycle) -> None:
     a cycle without a consensus an observer inside a collective has nothing that the voters have; where there is no
     voter, the session has given it all that the version is (M-45)."""
     co = cycle.co
-    given = not co.voters and co.joins.reseating
+    given = not co.voters and co.lost_tail.reseating
     for rank in cycle.observers:
         peer = co.peers[rank]
         if not cycle.takes_part(rank):

@@ -175,7 +175,7 @@ def initial_file(co: Coordinator) -> dict[str, str | None]:
     source and each rank keeps its own (M-6). A run that forms once more has a source whatever the config says: one that
     holds the version which the journal has lost (M-45)."""
     path = co.config.initial_state
-    if path == "check" and co.joins.seeding is not None:
+    if path == "check" and co.lost_tail.version is not None:
         path = "rank"
     known = {} if co.resume is None else co.resume.files
     return {"initial_state": path, "initial_sha256": known.get(path.replace("\\", "/").rpartition("/")[2])}

@@ -85,7 +85,7 @@ def knock(co: Coordinator, event: HelloReceived) -> None:
     heapq.heappush(co.liveness, (co.now + co.config.staleness_s, rank, peer.incarnation))
     forming = co.run.phase == RunPhase.FORMING
     status = m.WelcomeStatus.FORMING if forming else m.WelcomeStatus.JOINING
-    co.joins.came(peer, hello.resume, stands=stands)
+    co.lost_tail.came(peer, hello.resume, stands=stands)
     if stands:
         recovery.tell_lost(co, rank, "has been asked for something")
     co.sessions.came(hello.resume)
@@ -238,12 +238,12 @@ def _too_few(co: Coordinator) -> Sentence | None:
     if isinstance(limit, float):
         limit = math.ceil(limit * len(co.seats))
     if limit is not None:
-        empty = sum([co.peers[rank].phase == PeerPhase.DEAD for rank in co.seats]) - co.joins.absent
+        empty = sum([co.peers[rank].phase == PeerPhase.DEAD for rank in co.seats]) - co.lost_tail.absent
         if empty >= limit:
             return Sentence(m.SaveReason.MAX_FAILURE, f"{empty} rank{'s' * (empty != 1)} died, max_failure is {limit}")
-    if not co.voters and not co.joins.reseating:
+    if not co.voters and not co.lost_tail.reseating:
         return Sentence(m.SaveReason.ALL_RANKS_LOST, "no rank is left to go on with")
-    if co.config.is_collective and not co.config.elastic and co.alive_count + co.joins.absent < 2:
+    if co.config.is_collective and not co.config.elastic and co.alive_count + co.lost_tail.absent < 2:
         return Sentence(m.SaveReason.SINGLE_SURVIVOR, "one rank is left of a collective that nobody can join")
     if _has_waited_below_min(co):
         text = f"{co.alive_count} ranks are left, min_ranks is {co.config.min_ranks}"
@@ -254,7 +254,7 @@ def _too_few(co: Coordinator) -> Sentence | None:
 def _has_waited_below_min(co: Coordinator) -> bool:
     """M-21: an elastic run waits `rejoin_window_s` for others to come, unless nobody may come any more."""
     run = co.run
-    if co.alive_count + co.joins.absent >= co.config.min_ranks:
+    if co.alive_count + co.lost_tail.absent >= co.config.min_ranks:
         run.below_min_since = None
         return False
     if run.below_min_since is None:

@@ -64,6 +64,7 @@ def restart(machine: Machine, records: Iterable[tuple[float, CoordinatorEvent]],
     machine.run.decisions = max(machine.run.decisions, first)
     machine.book.next_plan_id = max(machine.book.next_plan_id, first + 1)
     machine.joins.restarted()
+    machine.lost_tail.restarted()
     machine.sessions.returned()
     window = machine.config.scaled(machine.config.reconnect_window_s)
     machine.outbox += [made for effect in (*waiting, *undone) if (made := _again(effect)) is not None]
@@ -165,13 +166,13 @@ def stands_on_version(co: Coordinator, hello: m.Hello) -> bool:
     average over, or its version is what a process begins with; where ranks average in place it has a vote, or was in no
     session since: whoever observes a call comes out with an average that may never count."""
     claim, rank = hello.resume, hello.wanted_rank
-    if co.run.phase != RunPhase.TRAINING or co.joins.seeding is not None or not forgot_life(co, hello):
+    if co.run.phase != RunPhase.TRAINING or co.lost_tail.version is not None or not forgot_life(co, hello):
         return False
     assert claim is not None and rank is not None, "only a rank with a claim has a life"
     peer = co.peers[rank]
     if claim.version != co.cycle.version:
         return False
-    if peer.phase != PeerPhase.VOTER and (rank, peer.incarnation) not in co.joins.seeds:
+    if peer.phase != PeerPhase.VOTER and (rank, peer.incarnation) not in co.lost_tail.holders:
         return False
     if claim.incarnation == peer.incarnation:
         return True
@@ -200,7 +201,8 @@ def move_forward(co: Coordinator, rank: int, claim: m.ResumeClaim) -> None:
     cycle.overtaken(claim.cycle)
     co.book.resolve_limbo({})  # of a cycle that ends here; what it made is not in the books
     if ahead:
-        co.joins.overtaken(claim.version)
+        co.joins.restarted()
+        co.lost_tail.overtaken(claim.version)
     for other in list(co.alive):
         co.peers[other].broken = True  # the lanes are not what the books say
         co.lose(other, f"its books are behind version {claim.version}")

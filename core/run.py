@@ -84,7 +84,7 @@ class Run:
                     remedy = "no operator started it; do so, or set start = 'auto'"
                 self.fail(f"{here} of {config.min_ranks} ranks came within {waited:.0f} s (here: "
                           f"{', '.join(str(r) for r in co.alive) or 'nobody'}); {remedy}")  # fmt: skip
-        elif co.joins.seeding is not None and co.joins.giver is None:
+        elif co.lost_tail.version is not None and co.lost_tail.giver is None:
             self.fail(f"nobody is left who holds version {co.cycle.version}")  # M-45, M-27
         elif co.alive_count < config.min_ranks:
             self.fail(f"{co.alive_count} ranks are left of the {config.min_ranks} that a run needs")

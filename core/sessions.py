@@ -199,7 +199,7 @@ class Sessions:
         co = self.co
         forming = co.run.phase == RunPhase.FORMING and co.run.window_closed
         going = co.run.phase == RunPhase.TRAINING and not co.save_issued and co.cycle.phase != CyclePhase.STALLED
-        going = going and (bool(co.voters) or co.joins.giver is not None)
+        going = going and (bool(co.voters) or co.lost_tail.giver is not None)
         return (forming or going) and co.alive_count >= max(1, co.config.min_ranks)
 
     def _needed(self) -> bool:
@@ -299,6 +299,6 @@ class Sessions:
         forming = co.run.phase == RunPhase.FORMING
         if co.cycle.checking or (not forming and all(co.peers[rank].phase == PeerPhase.VOTER for rank in co.alive)):
             return m.NO_RANK
-        given = [] if co.joins.giver is None else [co.joins.giver]
+        given = [] if co.lost_tail.giver is None else [co.lost_tail.giver]
         able = given or co.alive if forming else co.voters or given
         return next((rank for rank in able if co.peers[rank].attached), able[0] if able else m.NO_RANK)

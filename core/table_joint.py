@@ -46,8 +46,8 @@ _NOT_OVER = (*_GATED, _FE, _SD)
 _ROUND = (
     Coupling(4, does=("membership.bury",), rule="M-17 M-18 M-42", note="reported deaths, then staleness and windows"),
     Coupling(4, run=(_TR, _FE), guards=("!condemned",), does=("membership.check_recoverable",), rule="M-21"),
-    Coupling(4, run=(_TR,), cycle=(_PE,), guards=("!condemned", "joins.bereft"), does=("joins.take_over",), rule="M-45",
-             note="who holds the version came back without a vote"),
+    Coupling(4, run=(_TR,), cycle=(_PE,), guards=("!condemned", "lost_tail.bereft"), does=("lost_tail.take_over",),
+             rule="M-45", note="who holds the version came back without a vote"),
     Coupling(4, guards=("condemned",), does=("membership.pronounce",), rule="M-21 C-18 R-18"),
     Coupling(4, run=(_FO,), does=("run.form",), rule="M-4 M-6 C-25"),
     Coupling(5, does=("sessions.judge",), rule="M-30 M-32"),

@@ -131,13 +131,15 @@ def joint_parts() -> Parts:
     from .cycle import Cycle
     from .dispatch.desk import Desk
     from .joining import Joins
+    from .lost_tail import LostTail
     from .peer import Peer
     from .run import Run
     from .sessions import Sessions
 
     return {
         "": Coordinator, "run": Run, "cycle": Cycle, "peer": Peer, "desk": Desk, "actions": Actions,
-        "sessions": Sessions, "joins": Joins, "dump": dump, "gates": gates, "ladder": ladder, "membership": membership,
+        "sessions": Sessions, "joins": Joins, "lost_tail": LostTail, "dump": dump, "gates": gates, "ladder": ladder,
+        "membership": membership,
     }  # fmt: skip
 
 

@@ -18,6 +18,8 @@ import pytest
 from paceline.core.simulation import World
 from paceline.core.simulation.schedule import Schedule, judge, play
 
+from support.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -133,7 +135,7 @@ def test_generated_pages_do_not_depend_on_the_hash_seed() -> None:
                          stdout=subprocess.PIPE, text=True)
         for seed in ("1", "2")
     ]  # fmt: skip
-    digests = {process.communicate(timeout=60)[0] for process in both}
+    digests = {process.communicate(timeout=PATIENCE_S)[0] for process in both}
 
     assert [process.returncode for process in both] == [0, 0] and len(digests) == 1
 

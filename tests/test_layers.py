@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 FLOORS = ("core", "transports", "backends")
 
@@ -88,7 +90,7 @@ def _imports(path: Path) -> Iterator[str]:
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -23,6 +23,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from support.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FLOORS = ("core", "transports", "backends")
@@ -52,7 +54,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
     shutil.copytree(ROOT, place / "tree", ignore=shutil.ignore_patterns(*LEFT_BEHIND))
     call = f"import {PROJECT['build-system']['build-backend']} as backend; backend.build_wheel({str(place)!r})"
-    subprocess.run([sys.executable, "-c", call], cwd=place / "tree", check=True, capture_output=True, timeout=120)
+    words, tree = [sys.executable, "-c", call], place / "tree"
+    subprocess.run(words, cwd=tree, check=True, capture_output=True, timeout=PATIENCE_S)
     (built,) = place.glob("*.whl")
     return built
 

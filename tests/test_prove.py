@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -83,7 +85,7 @@ def test_every_step_is_in_one_lane() -> None:
 def test_the_model_checker_has_the_other_steps_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither could end alone here; each says when it begins and ends, and a failure in one keeps nothing from the
     other, or from being told."""
-    together = threading.Barrier(2, timeout=60.0)
+    together = threading.Barrier(2, timeout=PATIENCE_S)
 
     def checks(scratch: Path) -> tuple[bool, dict[str, Any]]:
         """It breaks."""
@@ -158,7 +160,7 @@ def test_who_ends_it_ends_all_that_it_has_started(tmp_path: Path, capsys: pytest
 
     def interrupts(scratch: Path) -> tuple[bool, dict[str, Any]]:
         """Somebody presses Ctrl-C."""
-        assert heard.wait(60.0)
+        assert heard.wait(PATIENCE_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         module.commands.run([sys.executable, "-c", code])
         raise AssertionError("it ended")

@@ -18,6 +18,7 @@ from paceline.core.errors import CheckpointError
 from paceline.core.tables import RUN, TABLES, rows_in_words
 
 from support.hand import Hand
+from support.patience import PATIENCE_S
 from support.taken import counted
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +55,7 @@ def test_the_suite_records_which_test_takes_which_row(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "rows.json"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ONE_TEST, "--table-coverage", str(file)],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

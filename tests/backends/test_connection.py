@@ -26,7 +26,8 @@ from paceline.transports.api import Channel
 from paceline.transports.registry import find_transport
 
 from support.glue import run_in_no_time
-from support.small_run import BATCH, PATIENCE_S, SAMPLES, SmallRun, dataset
+from support.patience import PATIENCE_S
+from support.small_run import BATCH, SAMPLES, SmallRun, dataset
 from support.transports import MEMORY, meeting
 from support.words import hello
 

@@ -20,7 +20,8 @@ import pytest
 from paceline.backends.endings import NO_PLACE, end
 
 from support.forked import start
-from support.launcher import PATIENCE_S, UNRULY, Command, fresh, left_over, paceline
+from support.launcher import UNRULY, Command, fresh, left_over, paceline
+from support.patience import PATIENCE_S
 
 HERE = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-P", "-m", "paceline.backends.cli"]

@@ -24,9 +24,9 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core.errors import CheckpointError
 
+from support.patience import PATIENCE_S
 from support.small_run import Seen, SmallRun
 
-PATIENCE_S = 30.0
 RUN_ID = bytes(range(16))
 
 

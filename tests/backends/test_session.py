@@ -27,7 +27,8 @@ from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, ConfigError, LocalProtocolError, RefusedError
 from paceline.core.worker import Worker
 
-from support.small_run import BATCH, PATIENCE_S, SAMPLES, Seen, SmallRun, Thread, dataset, train_one
+from support.patience import PATIENCE_S
+from support.small_run import BATCH, SAMPLES, Seen, SmallRun, Thread, dataset, train_one
 from support.transports import CREDENTIALS
 
 

@@ -28,6 +28,7 @@ from paceline.core import events as ev
 from paceline.core import messages as m
 from paceline.core.errors import LocalProtocolError, RemoteProtocolError
 
+from support.patience import PATIENCE_S
 from support.star_path import PARAMS, STATE, adopt, one_cycle, parameters, path, staged
 from support.transports import MEMORY, meeting, run
 
@@ -255,7 +256,7 @@ def test_a_result_that_is_judged_while_a_new_attempt_begins_does_not_hide_the_ne
         calls.append(1)
         if len(calls) == 1:
             trio.from_thread.run_sync(entered.set)
-            assert release.wait(30)
+            assert release.wait(PATIENCE_S)
         return honest(flat)
 
     monkeypatch.setattr(star_link, "digest", slow)
@@ -415,7 +416,7 @@ def test_a_consensus_is_written_as_it_was_when_it_was_ordered(tmp_path: Path, mo
     release, honest = threading.Event(), StarServer._write_consensus
 
     def slow(self: StarServer, *arguments: Any) -> None:
-        assert release.wait(30)
+        assert release.wait(PATIENCE_S)
         honest(self, *arguments)
 
     monkeypatch.setattr(StarServer, "_write_consensus", slow)
@@ -444,7 +445,7 @@ def test_a_disk_slower_than_the_bundles_makes_the_oldest_give_way(tmp_path: Path
     release, honest = threading.Event(), StarServer._write_consensus
 
     def slow(self: StarServer, *arguments: Any) -> None:
-        assert release.wait(30)
+        assert release.wait(PATIENCE_S)
         honest(self, *arguments)
 
     monkeypatch.setattr(StarServer, "_write_consensus", slow)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from conformance.hanging import skip_the_wait
+from support.patience import PATIENCE_S
+
 TASKS = Path("/proc/self/task")
 SHARE_S = 0.05
 """How much of its own time the test takes to look. A thread that runs gets as much, since both want the interpreter."""
-REST_S = 60.0
-"""A thread that is not at rest by then runs for ever."""
 
 
 def used_s(thread: threading.Thread) -> float:
@@ -38,11 +39,16 @@ def running(threads: set[threading.Thread]) -> list[str]:
 def never_resting(threads: set[threading.Thread]) -> list[str]:
     """The names of those that do not come to rest. One that the system did not let run while it was told is told again
     a little later, by a thread that was left for that."""
-    until = time.monotonic() + REST_S
+    until = time.monotonic() + PATIENCE_S
     while (found := running(threads)) and time.monotonic() < until:
         for thread in threads:
             thread.join(SHARE_S)  # lets them run
     return found
+
+
+@pytest.fixture
+def nobody_waits_for_what_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_the_wait(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,9 @@ from conformance.broken_averagers import in_place, rounds
 from conformance.broken_averagers.table import FOLDER
 from conformance.caught import ensure_caught
 from conformance.examples import EXAMPLES, example
+from support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("nobody_waits_for_what_hangs")
 
 EXAMPLE = EXAMPLES / "plain_averager.py"
 TINY_BLOCK = 32
@@ -60,7 +63,7 @@ IN_PLACE_CHECKS = [check for check in KIT.checks if check.within != "ships"]
 def test_star_keeps_the_contract_over_tcp() -> None:
     """N-25, N-26, R-4, R-9: every block and every record crosses real sockets, into the memory that star names."""
     report = check_averager(StarAverager, target="star", over="tcp://127.0.0.1:0", only=[c.id for c in SHIPPED_CHECKS],
-                            patience_s=60.0)  # fmt: skip
+                            patience_s=PATIENCE_S)  # fmt: skip
     assert [f"{each.id} {each.message}" for each in report.outcomes if each.status is not Status.PASSED] == []
     assert report.target == "star --over tcp://127.0.0.1:0"
 
@@ -69,7 +72,7 @@ def test_one_in_place_keeps_the_contract_in_real_processes() -> None:
     """M-17, M-31, R-13, R-15, W-20: docs/examples/tcp_in_place.py, each rank a process, the sessions over TCP; some of
     the processes are killed."""
     report = check_averager(example("tcp_in_place").TcpInPlace, target="tcp_in_place:TcpInPlace", processes=True,
-                            only=[check.id for check in IN_PLACE_CHECKS], patience_s=60.0)  # fmt: skip
+                            only=[check.id for check in IN_PLACE_CHECKS], patience_s=PATIENCE_S)  # fmt: skip
     assert [f"{each.id} {each.message}" for each in report.outcomes if each.status is not Status.PASSED] == []
 
 
@@ -101,7 +104,7 @@ def test_a_broken_averager_is_caught_by_its_check(check: str, broken: type[StarA
     """A net with holes is none."""
     asked = getattr(broken, "asked", {})
     name = f"{broken.__module__}:{broken.__qualname__}"
-    (outcome,) = check_averager(broken, target=name, only=[check], **{"patience_s": 20.0, **asked}).outcomes
+    (outcome,) = check_averager(broken, target=name, only=[check], **{"patience_s": PATIENCE_S, **asked}).outcomes
     ensure_caught(outcome)
 
 
@@ -167,12 +170,12 @@ def test_the_command_writes_a_report(tmp_path: Path) -> None:
 def test_a_transport_that_hangs_under_an_averager_is_told_by_its_call() -> None:
     """The loop of events of the wire is another thread's; it is ended as that of a check is, and the check with it."""
     over = "conformance.broken_transports.hangs:DialsOnTheSpot@memory://spot"
-    report = check_averager(StarAverager, over=over, only=["A104", "A105"], patience_s=0.1)
+    report = check_averager(StarAverager, over=over, only=["A104", "A105"])
     failed, after = report.outcomes
     assert (failed.status, after.status) == (Status.FAILED, Status.NOT_CHECKED)
     assert "DialsOnTheSpot.dial did not come back, and was in dial (hangs.py" in failed.message
     with pytest.raises(TransportError, match=r"nobody can listen at .*IsNeverMade.__init__ did not come back"):
-        check_averager(StarAverager, over=over.replace("DialsOnTheSpot", "IsNeverMade"), patience_s=0.1)
+        check_averager(StarAverager, over=over.replace("DialsOnTheSpot", "IsNeverMade"))
 
 
 def test_the_command_looks_over_a_transport_and_says_so_in_its_report(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from paceline.transports.conformance.kit import claimed_by
 from paceline.transports.conformance.stage import pair
 
 from conformance.broken_transports.doors import ServesWhoeverKnocks
+from support.patience import UNHURRIED
 
-TCP = bench_for("tcp://127.0.0.1:0", thorough=False, heartbeat_s=20.0, evidence_s=20.0)
-MEMORY = bench_for("memory://bench", thorough=False, heartbeat_s=20.0, evidence_s=20.0)
+TCP = bench_for("tcp://127.0.0.1:0", thorough=False, **UNHURRIED)
+MEMORY = bench_for("memory://bench", thorough=False, **UNHURRIED)
 
 
 def outcome(bench: Bench, check: str) -> tuple[Status, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import json
 import os
@@ -22,6 +23,7 @@ from typing import Any
 import pytest
 import trio
 from click.testing import CliRunner
+from trio.testing import MockClock
 
 from paceline.backends.cli import cli
 from paceline.backends.conformance import KIT as AVERAGERS
@@ -33,12 +35,14 @@ from paceline.core.conformance.policies import KITS
 from paceline.core.errors import ConfigError
 from paceline.core.guard import GuardInput, LevelGuard, Verdict
 from paceline.core.messages import BulkBlock
+from paceline.transports import conformance
 from paceline.transports.api import Credentials
 from paceline.transports.conformance import KIT
 from paceline.transports.memory import MemoryTransport
 from paceline.transports.pytest_kit import kit_tests
 
 from conformance.broken_transports.base import SoundChannel, SoundTransport
+from support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PUBLIC_ONLY = sorted([ROOT / "transports" / "limit.py"] + [
@@ -138,12 +142,21 @@ class Deaf(MemoryTransport):
         return listener
 
 
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of time is over when nothing moves, and no time passes before."""
+    bench_for = conformance.bench_for
+    clock = functools.partial(MockClock, autojump_threshold=0.0)
+    monkeypatch.setattr(conformance, "bench_for", lambda target, **given: bench_for(target, clock=clock, **given))
+
+
+@pytest.mark.usefixtures("virtual_time")
 def test_one_that_carries_no_message_is_told_where_it_waits_and_is_judged_no_further() -> None:
     """Each of the others would wait for its whole time, to say the same."""
-    code, text = conform(f"{__name__}:Deaf@memory://deaf", "--limit", "0.3", "--level", "L1")
+    code, text = conform(f"{__name__}:Deaf@memory://deaf", "--limit", "30", "--level", "L1")
 
     assert code == 1
-    assert "the arrival of its channel at the handler, did not end within 0.3 s" in text
+    assert "the arrival of its channel at the handler, did not end within 30 s" in text
     assert text.count("T101 failed: repair that first") == 1
     assert f" {sum(check.level is Level.L1 for check in KIT.checks)} not checked" in text, "T001 is the other one"
 
@@ -155,21 +168,24 @@ class Slow(MemoryTransport):
         await trio.sleep_forever()
 
 
+@pytest.mark.usefixtures("virtual_time")
 def test_a_wait_is_told_with_its_line() -> None:
-    code, text = conform(f"{__name__}:Slow@memory://slow", "--limit", "0.1", "--check", "T101")
+    code, text = conform(f"{__name__}:Slow@memory://slow", "--limit", "10", "--check", "T101")
 
     assert code == 1
-    assert re.search(r"did not end within 0.1 s; what waited was dial \(test_conform_command.py:\d+\)", text)
+    assert re.search(r"did not end within 10 s; what waited was dial \(test_conform_command.py:\d+\)", text)
 
 
+@pytest.mark.usefixtures("nobody_waits_for_what_hangs")
 def test_a_call_that_hangs_ends_with_1_and_its_name(tmp_path: Path) -> None:
     """In the time that the command was given, and the report says so, too."""
     report = tmp_path / "report.json"
     words = ["conform", "policy", "conformance.broken_policies.guards:LoopsInObserve", "--kind", "guard", "--patience",
-             "0.3", "--json", str(report)]  # fmt: skip
+             "30", "--json", str(report)]  # fmt: skip
     done = CliRunner().invoke(cli, words, standalone_mode=False)
     assert done.return_value == 1, done.output
-    assert "P111 L1 FAILED" in done.output and "LoopsInObserve.observe did not come back, and was in" in done.output
+    assert "P111 L1 FAILED" in done.output
+    assert "did not end within 30 s: LoopsInObserve.observe did not come back, and was in _with_norms" in done.output
     assert [each["id"] for each in json.loads(report.read_text())["outcomes"] if each["status"] == "failed"] == ["P111"]
 
 
@@ -244,23 +260,32 @@ def test_the_users_own_interrupt_ends_the_command() -> None:
 
 
 HOLDS = """
-import itertools, sys
+import faulthandler, itertools, sys
 from paceline.backends import cli, command_conform
 from paceline.core.guard import LevelGuard
 
+def watch(seconds, **how):
+    watches.append((seconds, how))
+
 class Holds(LevelGuard):
     def observe(self, cycle):
+        seconds, how = watches[-1]
+        assert seconds == 2 * 1000 + command_conform.HELD_S
+        end(0.05, **how)
         return max(itertools.count())
 
-command_conform.HELD_S = 0.2
-sys.argv = ["paceline", *"conform policy __main__:Holds --kind guard --check P111 --patience 0.2".split()]
+watches, end = [], faulthandler.dump_traceback_later
+faulthandler.dump_traceback_later = watch
+sys.argv = ["paceline", *"conform policy __main__:Holds --kind guard --check P111 --patience 1000".split()]
 cli.main()
 """
+"""All the time that the command gives it is over in a moment, which begins where it is held."""
 
 
 def test_a_call_that_holds_the_interpreter_itself_ends_the_command() -> None:
     """No thread sees the time any more; whoever started the command still gets it back, with the line."""
-    done = subprocess.run([sys.executable, "-c", HOLDS], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", HOLDS], capture_output=True, text=True, timeout=PATIENCE_S,
+                          check=False)  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "in observe" in done.stderr and "in a_guard_answers_everything" in done.stderr
 
@@ -274,7 +299,7 @@ def run_pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     plugin = () if loaded else ("-p", PLUGIN)
     return subprocess.run(
         [sys.executable, "-c", PYTEST, *plugin, *(f"-pno:{each}" for each in UNWANTED), "-q", *words],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
 
@@ -282,7 +307,8 @@ def test_the_kits_run_as_the_guides_say(tmp_path: Path) -> None:
     """In a project that has the examples and nothing else, all kits in one session. Each check is a test; what is left
     out has its reason; what fails says what it asserts."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    words = ["--fast", "-rs", "-k", "T001 or T101 or T344 or A001 or A202 or P101 or P122"]
+    words = ["--fast", "--patience", str(PATIENCE_S), "-rs"]
+    words += ["-k", "T001 or T101 or T344 or A001 or A202 or P101 or P122"]
     for guide, example in (("transport", "unix_transport"), ("averager", "plain_averager"), ("policy", "own_policies")):
         shutil.copy(ROOT / "docs" / "examples" / f"{example}.py", tmp_path)
         (page,) = (ROOT / "docs" / "guides").glob(f"write-a*-{guide}.md")
@@ -323,18 +349,25 @@ def test_a_call_that_hangs_is_one_failed_test(tmp_path: Path) -> None:
     """In the time that the session was given, and the others are run."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "mine.py").write_text(
+        "from conformance.hanging import endless\n"
         "from paceline.core.guard import LevelGuard\n\n"
         "class Loops(LevelGuard):\n"
+        "    @endless\n"
         "    def saved(self):\n"
         "        while True:\n"
         "            pass\n"
     )
+    (tmp_path / "conftest.py").write_text(
+        f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\n"
+        "import pytest\nfrom conformance.hanging import skip_the_wait\n\n"
+        "skip_the_wait(pytest.MonkeyPatch())\n"
+    )
     done = run_pytest(tmp_path, "--pyargs", "paceline.transports.pytest_policies", "--kind", "guard", "--policy",
-                      "mine:Loops", "--patience", "0.3", "-k", "P113 or P121")  # fmt: skip
+                      "mine:Loops", "--patience", "30", "-k", "P113 or P121")  # fmt: skip
 
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout
-    assert "Loops.saved did not come back, and was in saved (mine.py:5)" in done.stdout
+    assert "did not end within 30 s: Loops.saved did not come back, and was in saved (mine.py:7)" in done.stdout
 
 
 def test_what_cannot_be_checked_is_one_line_and_no_traceback(tmp_path: Path) -> None:

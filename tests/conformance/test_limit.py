@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +17,8 @@ from paceline.transports import limit
 from paceline.transports.limit import Call, ended
 
 from conformance.conftest import never_resting, running
+from conformance.hanging import standing_in
+from support.patience import PATIENCE_S
 
 LIMIT_S = 0.05
 
@@ -33,16 +34,6 @@ class Forgets(logging.Handler):
 LOG = logging.Logger(__name__, logging.DEBUG)
 """Nobody else finds it: whoever runs the tests puts handlers of his own, which keep all records, to those he finds."""
 LOG.addHandler(Forgets())
-
-
-def standing_in(thread: threading.Thread) -> set[types.CodeType]:
-    """What is on the way in a thread."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    found = set()
-    while frame is not None:
-        found.add(frame.f_code)
-        frame = frame.f_back
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +108,7 @@ def test_who_runs_on_is_found() -> None:
 
 
 def test_what_loops_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit, "STOP_S", 60.0)  # it takes one turn of the loop, whenever the system lets it turn
+    monkeypatch.setattr(limit, "STOP_S", PATIENCE_S)  # it takes one turn of the loop, whenever the system lets it turn
     assert left_by(loops, "loops") == set()
 
 
@@ -133,7 +124,7 @@ def test_what_is_put_to_rest_keeps_no_lock_of_the_log() -> None:
     assert len(left) == 1 and never_resting(left) == []
     other = Call(lambda: LOG.debug("somebody else"))
     other.begin()
-    assert other.over.wait(60)
+    assert other.over.wait(PATIENCE_S)
 
 
 def test_who_wakes_up_later_and_loops_is_put_to_rest_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +141,7 @@ def test_who_wakes_up_later_and_loops_is_put_to_rest_then(monkeypatch: pytest.Mo
     assert "did not come back" in call.end() and not call.still
     (watch,) = (each for each in set(threading.enumerate()) - before if each.name == "paceline limit")
     woken.set()
-    watch.join(60)
+    watch.join(PATIENCE_S)
     assert call.still
 
 
@@ -182,5 +173,5 @@ print("traced")
 def test_who_stays_asleep_stops_no_traced_code() -> None:
     """An exception that waits in a sleeping thread keeps all that is traced in CPython 3.11 from getting on: a
     debugger, a measure of coverage, the fuzzers of this very suite."""
-    found = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=PATIENCE_S)
     assert found.stdout.splitlines()[1:] == ["traced"] and "did not end within 0.1 s" in found.stdout, found.stderr

@@ -32,6 +32,10 @@ from paceline.transports.limit import ended
 from conformance.broken_policies import detectors, guards
 from conformance.broken_policies.table import FOLDERS
 from conformance.caught import ensure_caught
+from conformance.hanging import hangs
+from support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.usefixtures("nobody_waits_for_what_hangs")
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_policies.py"
 NAMES = [(kind, name) for kind, named in SHIPPED.items() for name in named]
@@ -58,18 +62,17 @@ def test_every_name_of_the_configuration_is_one_of_the_kits() -> None:
                          ids=[f"{check}-{each.__name__}" for _, check, each in BROKEN])  # fmt: skip
 def test_a_broken_policy_is_caught_by_its_check(kind: str, check: str, broken: type) -> None:
     """A net with holes is none."""
-    patience_s = getattr(broken, "patience_s", 60.0)
-    (outcome,) = check_policy(kind, broken, only=[check], limit=ended, patience_s=patience_s).outcomes
+    (outcome,) = check_policy(kind, broken, only=[check], limit=ended, patience_s=PATIENCE_S).outcomes
     ensure_caught(outcome)
-    assert ("did not end within" in outcome.message) == (patience_s < 60.0), outcome.message
+    assert ("did not end within" in outcome.message) == hangs(broken), outcome.message
 
 
 def test_a_policy_that_hangs_is_told_by_its_call_and_judged_no_further() -> None:
     """However many checks would wait for it, one does; the claims are not asked twice."""
-    report = check_policy("guard", guards.LoopsInObserve, limit=ended, patience_s=0.3)
+    report = check_policy("guard", guards.LoopsInObserve, limit=ended, patience_s=PATIENCE_S)
     (failed,) = (each for each in report.outcomes if not each.ok)
     assert failed.id == "P111" and re.fullmatch(
-        r"the check did not end within 0.3 s: LoopsInObserve.observe did not come back, and was in "
+        r"the check did not end within 300 s: LoopsInObserve.observe did not come back, and was in "
         r"_with_norms \(guards.py:\d+\)", failed.message
     ), failed.message  # fmt: skip
     left = [each.message for each in report.outcomes if each.status is Status.NOT_CHECKED]
@@ -82,12 +85,15 @@ def test_a_kit_ends_on_any_thread_and_leaves_none() -> None:
     found: list[Any] = []
 
     def judge() -> None:
-        found.append(check_policy("detector", detectors.LoopsOverNothing, only=["P311"], limit=ended, patience_s=0.3))
+        found.append(check_policy("detector", detectors.LoopsOverNothing, only=["P311"], limit=ended,
+                                  patience_s=PATIENCE_S))  # fmt: skip
 
     caller = threading.Thread(target=judge)
     caller.start()
     caller.join()
     assert not found[0].ok
+    for left in set(threading.enumerate()) - before:
+        left.join(PATIENCE_S)
     assert set(threading.enumerate()) <= before
 
 

@@ -16,11 +16,12 @@ from paceline.transports.conformance import KIT, bench_for, conform, kit
 from conformance.broken_transports import base, leaks
 from conformance.broken_transports.table import FOLDER
 from conformance.caught import ensure_caught
+from support.patience import UNHURRIED
+
+pytestmark = pytest.mark.usefixtures("nobody_waits_for_what_hangs")
 
 SHORT = {"heartbeat_s": 0.2, "evidence_s": 0.4, "limit_s": 0.4}
 """What is broken stays broken however long one waits."""
-LONG = {"heartbeat_s": 20.0, "evidence_s": 20.0, "limit_s": 60.0}
-"""What is sound is so on a machine that is busy with other things, too."""
 OUTSIDE = {"T320", "T321", "T322", "T323", "T324", "T325", "T326", "T343"}
 """Checks in which something outside of trio moves, so that their time must be the real one."""
 
@@ -32,14 +33,13 @@ def nothing_stays() -> Iterator[None]:
         leaks.LEFT.pop()()
 
 
-def verdict(made: type[base.SoundTransport], check: str, **times: float) -> Outcome:
+def verdict(made: type[base.SoundTransport], check: str, times: dict[str, float]) -> Outcome:
     """How this check ends over a transport. Time jumps where nothing moves, so that waits are free."""
     name = made.__name__
     url = "tcp://127.0.0.1:0" if made.scheme == "tcp" else f"memory://{name}"
     real = check in OUTSIDE or made.scheme == "tcp"
     bench = bench_for(
         f"{made.__module__}:{name}@{url}", thorough=False, stranger=getattr(made, "knock", None),
-        patience_s=getattr(made, "patience_s", 20.0),
         clock=None if real else functools.partial(trio.testing.MockClock, rate=1.0, autojump_threshold=0.0), **times,
     )  # fmt: skip
     (outcome,) = conform(bench, only=[check]).outcomes
@@ -49,7 +49,7 @@ def verdict(made: type[base.SoundTransport], check: str, **times: float) -> Outc
 @pytest.mark.parametrize(**FOLDER.cases(without="T001"))
 def test_a_broken_plug_in_is_caught_by_its_check(check: str, broken: type[base.SoundTransport]) -> None:
     """A net with holes is none."""
-    ensure_caught(verdict(broken, check, **SHORT))
+    ensure_caught(verdict(broken, check, SHORT))
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +79,6 @@ def test_one_that_is_declared_for_another_scheme_is_caught(tmp_path: Path, monke
 @pytest.mark.parametrize("check", KIT.checks, ids=lambda check: check.id)
 def test_what_they_are_made_from_passes(check: Check[Any]) -> None:
     """So it is the fault that is caught, and not the layer it sits in."""
-    outcome = verdict(base.SoundTransport, check.id, **LONG)
+    outcome = verdict(base.SoundTransport, check.id, UNHURRIED)
     assert outcome.ok, outcome.message
     assert (outcome.status is Status.NOT_CHECKED) == (check.id == "T001"), outcome.message

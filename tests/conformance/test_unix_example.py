@@ -23,6 +23,7 @@ from paceline.core.conformance import Check, Status
 from paceline.transports.api import Credentials, Listener, Transport
 from paceline.transports.conformance import KIT, Bench, bench_for, conform
 
+from support.patience import PATIENCE_S, UNHURRIED
 from support.star_path import adopt, parameters, path, staged
 from support.transports import Kind, run
 
@@ -32,7 +33,7 @@ LARGE = 300
 """A square layer of this size is more bytes than a socket takes at once."""
 
 NOT_CLAIMED = {"T341", "T344"}
-TIMES = {"heartbeat_s": 20.0, "evidence_s": 20.0, "limit_s": 60.0, "thorough": False}
+TIMES = {**UNHURRIED, "thorough": False}
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +136,8 @@ def test_installed_it_is_found_by_its_scheme(tmp_path: Path) -> None:
     search = os.pathsep.join([str(tmp_path), str(EXAMPLE.parent), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-m", "paceline.backends.cli", "conform", "transport", f"unix://{tmp_path}/kit",
-         "--level", "L1", "--json", str(report)],
-        env={**os.environ, "PYTHONPATH": search}, capture_output=True, text=True, timeout=120, check=False,
+         "--level", "L1", "--patience", str(PATIENCE_S), "--json", str(report)],
+        env={**os.environ, "PYTHONPATH": search}, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr

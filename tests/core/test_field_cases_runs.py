@@ -31,6 +31,7 @@ from paceline.core.phases import RunPhase, WorkerPhase
 from support.cohort import Cohort, Fault
 from support.field import work
 from support.hand import Hand, messages, named
+from support.patience import PATIENCE_S
 from support.rank import PLAN, Rank, reports
 from support.resuming import resumed
 
@@ -249,7 +250,7 @@ def test_the_same_schedule_gives_the_same_trace_everywhere() -> None:
     for hash_seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", call], cwd=TESTS, env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True, text=True, timeout=100, check=False,
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         found.add(done.stdout.strip())

@@ -20,6 +20,7 @@ from paceline.core.config import Config
 from paceline.core.wire import Lane
 from paceline.transports.api import Credentials
 
+from support.patience import PATIENCE_S
 from support.processes import RUN_ID, TOKEN, Child, accounting, stage
 
 WRONG = {
@@ -47,9 +48,9 @@ def _garbage(url: str) -> None:
     host, _, port = url.removeprefix("tcp://").rpartition(":")
     other_version = b"PCLN" + bytes([1, 1, 9, 9, int(Lane.CONTROL)]) + bytes(7) + bytes.fromhex(RUN_ID) + bytes(32)
     for noise in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01" + bytes(80), b"", bytes(64), other_version):
-        with socket.create_connection((host, int(port)), timeout=10) as link:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as link:
             link.sendall(noise)
-            link.settimeout(10)
+            link.settimeout(PATIENCE_S)
             try:
                 link.shutdown(socket.SHUT_WR)
                 answer = link.recv(64)

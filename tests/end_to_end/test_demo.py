@@ -43,8 +43,9 @@ def test_the_demo_compares_four_runs_and_leaves_its_files(tmp_path: Path) -> Non
 
 
 def test_a_killed_rank_costs_no_sample(tmp_path: Path) -> None:
-    """M-17, M-19, I42: SIGKILL in the middle, exit code 0, and the report accounts for every batch."""
-    with paceline("demo", "--kill=1@0.1s", "--epochs=15", "--out=here", cwd=tmp_path) as command:
+    """M-17, M-19, I42: SIGKILL in the middle, exit code 0, and the report accounts for every batch. The rank is so slow
+    that it is in its first step then, and no run ends without it."""
+    with paceline("demo", "--kill=1@0.1s", "--slow=1:10000", "--epochs=15", "--out=here", cwd=tmp_path) as command:
         assert command.end() == 0
     assert "with --kill only cadence runs" in command.out
     assert any(line.startswith("killing rank 1 with SIGKILL") for line in command.out)

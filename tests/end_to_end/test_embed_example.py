@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import PATIENCE_S
+
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "embed_sync.py"
 WITHOUT = """
 import runpy, sys
@@ -20,7 +22,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def run(*words: str, hash_seed: str = "0") -> str:
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         env={"PYTHONHASHSEED": hash_seed, "PATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

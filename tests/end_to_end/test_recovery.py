@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 from support.launcher import paceline
+from support.patience import PATIENCE_S
 from support.processes import FIRST_WINDOW, accounting, stage
 from support.proxy import Proxy
 
@@ -41,7 +42,7 @@ def test_a_coordinator_that_is_killed_and_started_again_goes_on(tmp_path: Path) 
 def test_a_cut_connection_is_taken_up_again(tmp_path: Path) -> None:
     """M-17, M-42, I53: with a grace the rank is back over a new connection, and nothing is trained again."""
     with stage(tmp_path) as s:
-        coordinator = s.coordinator(target_ranks=2, max_anchor=10, link_grace_s=20.0)
+        coordinator = s.coordinator(target_ranks=2, max_anchor=10, link_grace_s=PATIENCE_S)
         steady = s.rank(*LONG, PACELINE_RANK="0")
         with Proxy(s.url) as proxy:
             hold = [f"--hold-at={step}" for step in (FIRST_WINDOW, SECOND_WINDOW)]

@@ -34,6 +34,7 @@ from fuzz.machines import MACHINES, recorded
 from fuzz.mutate import LONGEST, mutated
 from fuzz.schedules import broken_schedule
 from fuzz.targets import TARGETS
+from support.patience import PATIENCE_S
 
 REPLAYED = [(name, file, data) for name, target in TARGETS.items() for file, data in inputs(target)]
 HEAVY = ("coordinator", "worker", "snapshot", "schedule")
@@ -197,7 +198,7 @@ def test_the_runner_says_what_it_did() -> None:
     source = str(Path(paceline.__path__[0]).parent)
     done = subprocess.run(
         [sys.executable, str(script), "handshake", "--seconds", "0.2", "--seed", "3", "--engine", "own"],
-        capture_output=True, text=True, timeout=60, env={"PYTHONPATH": source, "PATH": ""},
+        capture_output=True, text=True, timeout=PATIENCE_S, env={"PYTHONPATH": source, "PATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 3" in done.stdout and "handshake: " in done.stdout and "0 findings" in done.stdout

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TextIO
 
 from .nursery import REQUEST_BYTES
+from .patience import PATIENCE_S
 
 HERE = Path(__file__).parent
 ANSWER_BYTES = 16
-END_S = 30.0
 MODULES = (
     "paceline.backends.session", "paceline.backends.serve", "paceline.backends.star", "paceline.backends.coordinate",
     "paceline.backends.launch", "paceline.backends.console", "paceline.transports.tcp", "sklearn.datasets",
@@ -121,7 +121,7 @@ def nursery() -> str | None:
     def end() -> None:
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(END_S)
+        process.wait(PATIENCE_S)
         shutil.rmtree(directory)
 
     if not ready:

@@ -17,13 +17,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .forked import start
+from .patience import PATIENCE_S
 
 HERE = Path(__file__).parent
 UNRULY = str(HERE / "unruly_script.py")
-PATIENCE_S = 90.0
-"""No step of these tests takes a tenth of it; a test that needs more hangs."""
-GONE_S = 20.0
-"""For the kernel to take away what was killed."""
 
 
 class Command:
@@ -116,8 +113,8 @@ def alive(process: int) -> bool:
 
 
 def left_over(processes: Iterator[int] | list[int]) -> list[int]:
-    """Those that are still there after a time in which the kernel has surely done its part."""
-    left, until = list(processes), time.monotonic() + GONE_S
+    """Those that the kernel does not take away."""
+    left, until = list(processes), time.monotonic() + PATIENCE_S
     while left and time.monotonic() < until:
         left = [process for process in left if alive(process)]
         time.sleep(0.02)

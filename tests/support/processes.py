@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .forked import start
-from .launcher import PATIENCE_S
+from .patience import PATIENCE_S
 
 HERE = Path(__file__).parent
 TOKEN = "5e" * 32

@@ -19,9 +19,9 @@ from paceline.backends.connection import Environment
 from paceline.backends.serve import serve
 from paceline.core.config import Config
 
+from .patience import PATIENCE_S
 from .transports import CREDENTIALS
 
-PATIENCE_S = 60.0
 BATCH = 4
 SAMPLES = 48
 SEEDED = threading.Lock()

@@ -5,23 +5,61 @@ Beside it, `test_channels.py` and the files of each transport have what is pecul
 
 from __future__ import annotations
 
+import functools
 from typing import Any
+from urllib.parse import urlsplit
 
+import attrs
 import pytest
+import trio
+from trio.testing import MockClock
 
 from paceline.core.conformance import Check, Status
 from paceline.transports.conformance import KIT, bench_for, conform
 from paceline.transports.conformance.kit import claimed_by
 
-TIMES = {"heartbeat_s": 20.0, "evidence_s": 20.0, "limit_s": 60.0, "thorough": False}
-"""Wide enough for a machine that is busy with other things: nothing here passes or fails by how fast it was."""
+from support.patience import UNHURRIED
+from support.transports import pass_the_time
 
+TIMES = {**UNHURRIED, "thorough": False}
 BENCHES = {"memory": bench_for("memory://kit", **TIMES), "tcp": bench_for("tcp://127.0.0.1:0", **TIMES)}
+ONCE = bench_for("support.transports:tcp_once@tcp://127.0.0.1:0", **TIMES)
 
-BRIEF = bench_for("support.transports:brief_tcp@tcp://127.0.0.1:0", **TIMES)
-AT_A_LIMIT = {"T325", "T331", "T343"}
-"""Checks that end when a transport gives up: after the 30 s of a dial or the 10 s of a handshake, which a test need not
-wait for."""
+
+
+@attrs.define(eq=False)
+class Stranger(trio.abc.Stream):
+    """A connection for which time passes when it waits for what comes, and not before."""
+
+    inner: trio.SocketStream
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        pass_the_time()
+        return await self.inner.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.inner.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+async def knock(url: str) -> Stranger:
+    parts = urlsplit(url)
+    return Stranger(await trio.open_tcp_stream(parts.hostname or "", parts.port or 0))
+
+
+SPECIAL = {
+    ("tcp", "T325"): ONCE, ("tcp", "T331"): ONCE,
+    ("tcp", "T343"): attrs.evolve(BENCHES["tcp"], clock=MockClock, stranger=knock),
+    ("memory", "T312"): attrs.evolve(BENCHES["memory"], clock=functools.partial(MockClock, autojump_threshold=0.0)),
+}  # fmt: skip
+"""Checks in which something gives up, which a test need not wait for: a dial that nobody answers, which is tried once,
+a handshake that stands still, and who waits for an end of the control lane that nobody looks at, for which time passes
+at once."""
 
 NOT_OVER_MEMORY = {"T320", "T321", "T322", "T323", "T324", "T325", "T326", "T342", "T343", "T344"}
 """A transport inside one process has no other process, no host, and no door at which a stranger could knock; that it
@@ -33,7 +71,7 @@ has none is looked at."""
 def test_the_kit(name: str, check: Check[Any]) -> None:
     """N-2, N-3, N-4, N-5, N-22, N-25, N-26, N-29, M-5, M-8, M-17, M-53, W-21, W-24, 17.1 #24; field cases F13, F61,
     F64, F76, F87: each check says which. Nothing is left out without a reason that stands here."""
-    bench = BRIEF if name == "tcp" and check.id in AT_A_LIMIT else BENCHES[name]
+    bench = SPECIAL.get((name, check.id), BENCHES[name])
     (outcome,) = conform(bench, only=[check.id]).outcomes
 
     due = Status.NOT_CLAIMED if name == "memory" and check.id in NOT_OVER_MEMORY else Status.PASSED

@@ -24,6 +24,7 @@ from paceline.transports.api import Channel
 from paceline.transports.tcp import TcpTransport
 from paceline.transports.tcp_listener import PENDING_PRELUDES
 
+from support.patience import PATIENCE_S
 from support.transports import (
     CREDENTIALS,
     TCP,
@@ -41,6 +42,7 @@ from support.transports import (
     run,
     run_as_if_at_once,
     shake,
+    tcp_once,
 )
 
 # --- addresses
@@ -296,7 +298,7 @@ def test_a_crowd_that_dials_at_once_is_paired_right() -> None:
         seen.append(number)
 
     async def join(number: int, url: str) -> None:
-        rank = await TcpTransport().dial(url, CREDENTIALS)
+        rank = await tcp_once(once=False, dial_total_s=PATIENCE_S).dial(url, CREDENTIALS)
         await rank.send(heartbeat(number))
         await rank.send_bulk(block(0, rank=number), pattern(0))
         with pytest.raises(TransportError, match="closed by the peer"):
@@ -304,7 +306,7 @@ def test_a_crowd_that_dials_at_once_is_paired_right() -> None:
         await rank.aclose()
 
     async def main() -> None:
-        listener = await TcpTransport().listen("tcp://127.0.0.1:0", CREDENTIALS)
+        listener = await tcp_once().listen("tcp://127.0.0.1:0", CREDENTIALS)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listener.serve, handler)
             async with trio.open_nursery() as crowd:
@@ -357,7 +359,7 @@ def test_a_peer_that_takes_no_message_is_given_up(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(framed, "LANE_SKEW_S", 0.0)
 
     async def main() -> None:
-        async with meeting(TCP, transport=TcpTransport(dial_total_s=0, write_stall_s=0.05)) as met:
+        async with meeting(TCP, transport=tcp_once(write_stall_s=0.05)) as met:
             rank, coordinator = await met.join()
             long = Exiting(reason="x" * 1_000_000, report_seq=1)
             with pytest.raises(TransportError, match=r"took no byte for 0\.05 s"):
@@ -376,7 +378,7 @@ def test_a_bulk_lane_may_be_held_back_for_as_long_as_it_takes(upward: bool) -> N
     step. That is no stall of who writes (M-3, N-5)."""
 
     async def main() -> None:
-        async with meeting(TCP, transport=TcpTransport(dial_total_s=0, write_stall_s=0.01)) as met:
+        async with meeting(TCP, transport=tcp_once(write_stall_s=0.01)) as met:
             ends = await met.join()
             writer, reader = ends if upward else reversed(ends)
             blocks = 40

@@ -19,10 +19,12 @@ from paceline.transports.tcp import TcpTransport
 from support.transports import (
     CREDENTIALS,
     heartbeat,
+    let_no_time_pass,
     pass_the_time,
     read_exactly,
     run,
     run_as_if_at_once,
+    tcp_once,
 )
 
 
@@ -40,7 +42,7 @@ def test_nobody_answers() -> None:
     async def main() -> None:
         text = rf"nobody answers at 127\.0\.0\.1:{port}.*connection refused.*is the coordinator running"
         with pytest.raises(TransportError, match=text):
-            await TcpTransport(dial_total_s=0).dial(f"tcp://127.0.0.1:{port}", CREDENTIALS)
+            await tcp_once().dial(f"tcp://127.0.0.1:{port}", CREDENTIALS)
 
     with holder:
         run(main)
@@ -52,7 +54,7 @@ def test_whoever_counts_tries_itself_gets_one() -> None:
 
     async def main() -> None:
         with pytest.raises(TransportError, match="tried once"):
-            await TcpTransport(once=True).dial(f"tcp://127.0.0.1:{port}", CREDENTIALS)
+            await tcp_once().dial(f"tcp://127.0.0.1:{port}", CREDENTIALS)
 
     with holder:
         run(main)
@@ -83,9 +85,9 @@ def test_attempts_are_spaced_by_the_table(scale: float) -> None:
 
 
 def test_a_dial_survives_refusal_reset_and_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Field case F19, M-3: refused, reset after the prelude, no answer, a closed connection, then in."""
-    monkeypatch.setattr(tcp, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(tcp, "LAST_PAUSE_S", 0.001)
+    """Field case F19, M-3: refused, reset after the prelude, no answer, a closed connection, then in. No time passes
+    but that of the silence."""
+    monkeypatch.setattr(tcp, "FIRST_PAUSE_S", 0.0)
     holder, port = unused_port()
 
     async def misbehave(bound: socket.socket) -> None:
@@ -96,7 +98,9 @@ def test_a_dial_survives_refusal_reset_and_silence(monkeypatch: pytest.MonkeyPat
         reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         reset.close()
         silent, _ = await answering.accept()
+        pass_the_time()
         assert await read_exactly(silent, 65) != b""
+        let_no_time_pass()
         silent.close()
         closed, _ = await answering.accept()
         closed.close()
@@ -106,7 +110,7 @@ def test_a_dial_survives_refusal_reset_and_silence(monkeypatch: pytest.MonkeyPat
         url = f"tcp://127.0.0.1:{port}"
 
         async def dial() -> None:
-            rank = await TcpTransport(handshake_s=0.5).dial(url, CREDENTIALS)
+            rank = await TcpTransport().dial(url, CREDENTIALS)
             await rank.send(heartbeat(1))
             await rank.aclose()
 
@@ -121,7 +125,7 @@ def test_a_dial_survives_refusal_reset_and_silence(monkeypatch: pytest.MonkeyPat
 
             await listener.serve(handler)
 
-    run(main)
+    run_as_if_at_once(main)
 
 
 def test_a_door_that_stays_busy_is_no_missing_coordinator() -> None:

@@ -17,6 +17,7 @@ from paceline.transports.tcp import TcpTransport
 from paceline.transports.tcp_listener import PENDING_PRELUDES
 from paceline.transports.tcp_socket import TcpLane
 
+from support.patience import PATIENCE_S
 from support.transports import (
     CREDENTIALS,
     TCP,
@@ -29,6 +30,7 @@ from support.transports import (
     read_exactly,
     run,
     run_as_if_at_once,
+    tcp_once,
 )
 
 
@@ -49,7 +51,7 @@ def test_too_many_knocking_are_turned_away_and_the_next_get_in() -> None:
                 await met.transport.dial(met.listener.url, CREDENTIALS)
             for stranger in (*idle, turned_away):
                 stranger.close()
-            patient = TcpTransport()
+            patient = tcp_once(once=False, dial_total_s=PATIENCE_S)
             rank = await patient.dial(met.listener.url, CREDENTIALS)
             await rank.aclose()
 

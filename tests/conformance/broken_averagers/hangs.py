@@ -1,23 +1,23 @@
-"""Averagers of which a call never comes back. `asked` is how long the kit waits for these."""
+"""Averagers of which a call never comes back."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 from paceline.backends.star import StarAverager
 from paceline.core.effects import MakeSessionId, RunCollective
 from paceline.core.events import CollectiveDone, CollectiveFailed, RoundAborted, RoundReduced
 
 from .in_place import Sound
+from conformance.hanging import endless
 
 
 class IsNeverMade(StarAverager):
     """The factory waits for what nobody does."""
 
-    asked: ClassVar[dict[str, Any]] = {"check_s": 0.3}
-
+    @endless
     def __init__(self, *given: Any, **knobs: Any) -> None:
         threading.Event().wait()
 
@@ -25,8 +25,7 @@ class IsNeverMade(StarAverager):
 class ReducesForEver(StarAverager):
     """Adds until the sum no longer changes, which it always does."""
 
-    asked: ClassVar[dict[str, Any]] = {"check_s": 0.3}
-
+    @endless
     def reduce(self) -> RoundReduced | RoundAborted:
         total = 0
         while total >= 0:
@@ -37,8 +36,7 @@ class ReducesForEver(StarAverager):
 class LooksForAnId(Sound):  # type: ignore[misc]
     """Draws until the id is a new one, always from the same."""
 
-    asked: ClassVar[dict[str, Any]] = {"check_s": 0.3}
-
+    @endless
     def make_id(self, order: MakeSessionId) -> bytes:
         uid: bytes = super().make_id(order)
         while uid in {uid}:
@@ -49,13 +47,16 @@ class LooksForAnId(Sound):  # type: ignore[misc]
 class RunsForEver(Sound):  # type: ignore[misc]
     """Who has done most tries until it has averaged, whatever is raised meanwhile, and forgets that it has."""
 
-    asked: ClassVar[dict[str, Any]] = {"patience_s": 0.3}
-
     def run(self, order: RunCollective) -> CollectiveDone | CollectiveFailed:
+        if order.steps == 10:
+            self._try_again()
+        ended: CollectiveDone | CollectiveFailed = super().run(order)
+        return ended
+
+    @endless
+    def _try_again(self) -> None:
         done: list[int] = []
-        while order.steps == 10 and not done:
+        while not done:
             with suppress(BaseException):
                 while not done:
                     pass
-        ended: CollectiveDone | CollectiveFailed = super().run(order)
-        return ended

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 from paceline.core.cadence import Balancer
 from paceline.core.cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 
+from conformance.hanging import endless
+
 CALLS = itertools.count()
 
 
@@ -197,26 +199,28 @@ class GoesOnOtherwise(Balancer):
         return super().restore({**saved, "ms": [0.0 for _ in saved.get("ms", ())]})
 
 
-# --- calls that never come back: `patience_s` is how long the kit waits for these
+# --- calls that never come back
 
 
 class LoopsWithoutACost(Balancer):
     """Halves what a rank costs until it is small enough, which what is no number never is."""
 
-    patience_s: ClassVar[float] = 0.3
-
     def report(self, report: WindowReport, voters: Iterable[int]) -> None:
         for cost in report.wall_ms.values():
-            while not cost < 1e6:
-                cost /= 2
+            if not cost < 1e6:
+                self._halve(cost)
         super().report(report, voters)
+
+    @endless
+    def _halve(self, cost: float) -> None:
+        while not cost < 1e6:
+            cost /= 2
 
 
 class WaitsToRestore(Balancer):
     """Takes a lock that it holds."""
 
-    patience_s: ClassVar[float] = 0.3
-
+    @endless
     def restore(self, saved: Mapping[str, Any]) -> bool:
         lock = threading.Lock()
         with lock:

@@ -8,6 +8,8 @@ import attrs
 
 from paceline.core.detector import FixedDetector, Learned, LearnedDetector, Limits
 
+from conformance.hanging import endless
+
 
 class AnswersInSeconds(LearnedDetector):
     """A number without the numbers behind it."""
@@ -91,15 +93,18 @@ class AlwaysHasty(LearnedDetector):
         return Learned(limits.floor, len(durations))
 
 
-# --- calls that never come back: `patience_s` is how long the kit waits for these
+# --- calls that never come back
 
 
 class LoopsOverNothing(LearnedDetector):
     """Waits for the first duration in a list that does not change."""
 
-    patience_s: ClassVar[float] = 0.3
-
     def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        if len(durations) == 1:
+            self._await_more(durations)
+        return super().deadline(durations, limits)
+
+    @endless
+    def _await_more(self, durations: tuple[float, ...]) -> None:
         while len(durations) == 1:
             pass
-        return super().deadline(durations, limits)

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 from paceline.core.cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
 from paceline.core.guard import GrowthGuard, GuardInput, LevelGuard
 
+from conformance.hanging import endless
+
 CALLS = itertools.count()
 
 
@@ -178,14 +180,13 @@ class EmptiesWhatItIsTold(LevelGuard):
         return verdict
 
 
-# --- calls that never come back: `patience_s` is how long the kit waits for these
+# --- calls that never come back
 
 
 class IsNeverMade(LevelGuard):
     """The factory waits for what nobody does."""
 
-    patience_s: ClassVar[float] = 0.3
-
+    @endless
     def __init__(self) -> None:
         threading.Event().wait()
 
@@ -200,11 +201,10 @@ class EndsTheProgram(LevelGuard):
 class LoopsInObserve(LevelGuard):
     """Looks for a norm until there is one."""
 
-    patience_s: ClassVar[float] = 0.3
-
     def observe(self, cycle: GuardInput) -> Verdict:
         return super().observe(self._with_norms(cycle))
 
+    @endless
     def _with_norms(self, cycle: GuardInput) -> GuardInput:
         found = None
         while found is None:
@@ -215,8 +215,7 @@ class LoopsInObserve(LevelGuard):
 class WillNotBeStopped(LevelGuard):
     """Takes whatever is raised in it for a measurement that failed."""
 
-    patience_s: ClassVar[float] = 0.3
-
+    @endless
     def saved(self) -> dict[str, Any]:
         tries = 3
         while tries:
@@ -231,9 +230,12 @@ class WillNotBeStopped(LevelGuard):
 class LoopsInARun(LevelGuard):
     """With three ranks it never comes to a verdict."""
 
-    patience_s: ClassVar[float] = 0.8
-
     def observe(self, cycle: GuardInput) -> Verdict:
-        while len(cycle.divergences) == 3 and 0 in cycle.divergences and 2 in cycle.divergences:
-            pass
+        if len(cycle.divergences) == 3 and 0 in cycle.divergences and 2 in cycle.divergences:
+            self._compare(cycle.divergences)
         return super().observe(cycle)
+
+    @endless
+    def _compare(self, divergences: Mapping[int, float]) -> None:
+        while len(divergences) == 3:
+            pass

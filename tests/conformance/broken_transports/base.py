@@ -70,4 +70,4 @@ class OverTcp(SoundTransport):
 
     scheme = "tcp"
     capabilities = TcpTransport.capabilities
-    below = staticmethod(lambda: TcpTransport(dial_total_s=0))
+    below = staticmethod(lambda: TcpTransport(once=True, handshake_s=60.0))

@@ -133,4 +133,4 @@ class WaitsForEver(TcpTransport):
     """A handshake without a limit: who connects and says nothing stays."""
 
     def __init__(self) -> None:
-        super().__init__(dial_total_s=0, handshake_s=1e9)
+        super().__init__(once=True, handshake_s=1e9)

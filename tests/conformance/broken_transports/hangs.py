@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, ClassVar
+from typing import Any
 
 import trio
 
 from paceline.transports.api import Channel, Credentials
 
 from .base import SoundChannel, SoundTransport
+from conformance.hanging import endless, never_comes_back
 
 
 class IsNeverMade(SoundTransport):
     """The factory waits for what nobody does."""
 
-    patience_s: ClassVar[float] = 0.2
-
+    @endless
     def __init__(self) -> None:
         threading.Event().wait()
 
@@ -24,8 +24,7 @@ class IsNeverMade(SoundTransport):
 class DialsOnTheSpot(SoundTransport):
     """Asks again and again whether the other end is there, and lets nobody else run meanwhile."""
 
-    patience_s: ClassVar[float] = 0.2
-
+    @endless
     async def dial(self, url: str, credentials: Credentials) -> Channel:
         while url:
             pass
@@ -35,12 +34,10 @@ class DialsOnTheSpot(SoundTransport):
 class WillNotBeCancelled(SoundTransport):
     """Takes a cancellation for a fault of the line, and tries again."""
 
-    patience_s: ClassVar[float] = 0.2
-
     class layer(SoundChannel):
         async def receive(self) -> Any:
             while True:
                 try:
-                    await trio.sleep(0.01)
+                    await trio.sleep_forever()
                 except trio.Cancelled:
-                    continue
+                    never_comes_back()

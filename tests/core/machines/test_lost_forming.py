@@ -195,9 +195,9 @@ def test_a_source_that_stays_away_ends_the_run_and_nobody_else(averager: str) ->
 def test_of_those_that_hold_the_version_one_that_can_be_reached_gives() -> None:
     """M-44, M-45: the lowest of them is away."""
     hand = half(5, 5, expected=3, link_grace_s=100.0)
-    assert hand.co.joins.giver == 0
+    assert hand.co.lost_tail.giver == 0
     cut(hand, 0)
-    assert hand.co.joins.giver == 1
+    assert hand.co.lost_tail.giver == 1
     stranger(hand)
     assert hand.co.cycle.pending and hand.co.cycle.source == 1
 
@@ -236,7 +236,7 @@ def test_ranks_that_have_been_further_than_a_forming_run_form_it_once_more(avera
     assert not [effect for effect in hand.effects if isinstance(effect, fx.Refuse)]
     assert len(alerts(hand.effects, "accounting")) == 1, "the first one tells, the others come again"
     assert hand.co.alive == sorted(ranks) and hand.co.run.window_closed
-    assert hand.co.joins.seeding is None, "anybody may give the state that has never been averaged"
+    assert hand.co.lost_tail.version is None, "anybody may give the state that has never been averaged"
     if averager == "star":
         assert hand.co.cycle.pending and hand.co.cycle.source == min(ranks)
         form(hand)

@@ -122,7 +122,7 @@ def test_nothing_is_built_on_a_rank_that_has_not_come() -> None:
     hand = Joint(2, min_ranks=1, samples=200).form()
     restarted(hand)
     knock(hand, 0, generation=1, version=1, cycle=2)
-    hand.co.joins.seeds, hand.co.joins.seeding = (), 1
+    hand.co.lost_tail.holders, hand.co.lost_tail.version = (), 1
     hand.co.sessions.renewal = None
     assert not hand.co.sessions.due() and not hand.co.cycle.fires(None)
 

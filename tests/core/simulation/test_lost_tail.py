@@ -102,7 +102,7 @@ def test_who_was_turned_away_goes_on_when_the_last_voter_dies() -> None:
     world = revived("star", 12)
     while not world.co.peers[0].attached:
         world.do(world.enabled()[0])
-    assert world.co.voters == [1] and world.co.joins.giver == 0
+    assert world.co.voters == [1] and world.co.lost_tail.giver == 0
     world.do(act("crash", 1))
     while world.enabled():
         world.do(world.enabled()[0])

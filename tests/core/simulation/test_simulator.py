@@ -24,6 +24,8 @@ from paceline.core.simulation.simulator import Case, Run, simulate
 from paceline.core.simulation.transcript import lines
 from paceline.transports.codec import MsgpackCodec
 
+from support.patience import PATIENCE_S
+
 CODEC = MsgpackCodec()
 FINGERPRINT = """
 import hashlib
@@ -41,7 +43,7 @@ print(told.hexdigest())
 def fingerprint(hash_seed: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", FINGERPRINT], env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True,
-        text=True, check=True, timeout=120,
+        text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
     return done.stdout
 
