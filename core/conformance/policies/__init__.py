@@ -18,7 +18,7 @@ from typing import Any
 from ...detector import Detector
 from ...guard import Guard
 from ...policies import CadenceFactory
-from .. import PATIENCE_S, Kit, Level, Limit, Outcome, Report, run_kit, unlimited
+from .. import PATIENCE_S, Kit, Level, Limit, Outcome, Report, run_kit, unlimited, will
 from . import liveness
 from .cadences import CADENCES
 from .detectors import DETECTORS
@@ -43,6 +43,7 @@ def check_policy(
     target: str = "",
     level: Level = Level.L3,
     only: Sequence[str] = (),
+    on_begin: Callable[[Report], None] | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
     limit: Limit = unlimited,
     patience_s: float = PATIENCE_S,
@@ -54,12 +55,16 @@ def check_policy(
     was made before. Left open, a policy that loops holds whoever calls. Raises `ConfigError` if `only` names no check.
     """
     kit = KITS[kind]
-    claimed = claims_of(kind, make, limit, patience_s)
     name = target or str(getattr(make, "__name__", kind))
-    return run_kit(
-        kit, make, target=name, claims=claimed, limit=limit, patience_s=patience_s, level=level, only=only,
-        on_outcome=on_outcome, rerun=lambda check: f"paceline conform policy {name} --kind {kind} --check {check}",
+    asked: dict[str, Any] = dict(
+        target=name, level=level, only=only,
+        rerun=lambda check: f"paceline conform policy {name} --kind {kind} --check {check}",
     )  # fmt: skip
+    if on_begin is not None:  # what it claims is the first that it is asked
+        on_begin(will(kit, claims=dict.fromkeys(kit.capabilities, False), **asked))
+    claimed = claims_of(kind, make, limit, patience_s)
+    return run_kit(kit, make, claims=claimed, limit=limit, patience_s=patience_s, on_begin=on_begin,
+                   on_outcome=on_outcome, **asked)  # fmt: skip
 
 
 def check_guard(make: Callable[[], Guard], **options: Any) -> Report:
