@@ -54,9 +54,10 @@ def _judge_averager(watch: Watch, *, name: str, patience_s: float | None, **opti
 @KIT_OPTIONS
 @click.option(
     "--kind",
-    type=click.Choice(["cadence", "guard", "detector"]),
+    type=click.Choice(["cadence", "guard", "detector", "meta"]),
     required=True,
-    help="What it decides: the steps per window, whether ranks drift apart, how long a rank may take.",
+    help="What it decides: the steps per window, whether ranks drift apart, how long a rank may take, whether a window "
+         "is too long for the learning rate.",
 )
 @click.argument("target", metavar="NAME", required=False)
 def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, kind: str,
@@ -64,7 +65,7 @@ def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: b
     """Check the policy NAME.
 
     It is one that ships, by its name in the configuration (guards level, growth, none; cadences sync, cadence, async;
-    detectors learned, fixed), or what module:factory makes. A class is a factory.
+    detectors learned, fixed; the meta-controller true), or what module:factory makes. A class is a factory.
     """
     from ..core.conformance.policies import KITS
 

@@ -1,8 +1,9 @@
-"""The conformance kits for policies: convergence guards, cadence balancers, failure detectors.
+"""The conformance kits for policies: convergence guards, cadence balancers, failure detectors, meta-controllers.
 
     paceline conform policy mypackage:MyGuard --kind guard
     paceline conform policy growth --kind guard             one that ships, by its name in the configuration
-    check_guard(MyGuard), check_cadence(MyBalancer), check_detector(MyDetector)      the same, from a test of your own
+    check_guard(MyGuard), check_cadence(MyBalancer), check_detector(MyDetector), check_meta(MyController)
+                                                            the same, from a test of your own
 
 What a kit takes is a factory, called anew for every policy it needs: a class will do. A policy may say what it `claims`
 as a tuple of names of capabilities, an attribute of the class or of what is made; what it claims is tested, and what it
@@ -17,19 +18,21 @@ from typing import Any
 
 from ...detector import Detector
 from ...guard import Guard
+from ...meta import Meta
 from ...policies import CadenceFactory
 from .. import PATIENCE_S, Kit, Level, Limit, Outcome, Report, run_kit, unlimited, will
 from . import liveness
 from .cadences import CADENCES
 from .detectors import DETECTORS
 from .guards import GUARDS
+from .metas import METAS
 from .shipped import SHIPPED, policy_named
 from .subjects import cadence, stated_claims
 
-__all__ = ["CADENCES", "DETECTORS", "GUARDS", "KITS", "SHIPPED", "check_cadence", "check_detector", "check_guard",
-           "check_policy", "claims_of", "policy_named"]  # fmt: skip
+__all__ = ["CADENCES", "DETECTORS", "GUARDS", "KITS", "METAS", "SHIPPED", "check_cadence", "check_detector",
+           "check_guard", "check_meta", "check_policy", "claims_of", "policy_named"]  # fmt: skip
 
-KITS: dict[str, Kit[Any]] = {"cadence": CADENCES, "guard": GUARDS, "detector": DETECTORS}
+KITS: dict[str, Kit[Any]] = {"cadence": CADENCES, "guard": GUARDS, "detector": DETECTORS, "meta": METAS}
 """The kits by the name of what they are for."""
 
 LIVENESS = liveness
@@ -48,7 +51,8 @@ def check_policy(
     limit: Limit = unlimited,
     patience_s: float = PATIENCE_S,
 ) -> Report:
-    """Judge what `make` makes by the kit of its `kind`: cadence, guard or detector. `target` is its name in the report.
+    """Judge what `make` makes by the kit of its `kind`: cadence, guard, detector or meta. `target` is its name in the
+    report.
 
     With a `limit` (`paceline.transports.limit.ended`) a check that has not ended after `patience_s` seconds has failed,
     and those after it are not made: whatever the policy does, all of it ends within twice that, and the time of what
@@ -80,6 +84,11 @@ def check_cadence(make: CadenceFactory, **options: Any) -> Report:
 def check_detector(make: Callable[[], Detector], **options: Any) -> Report:
     """Judge a failure detector; options as of `check_policy`."""
     return check_policy("detector", make, **options)
+
+
+def check_meta(make: Callable[[], Meta], **options: Any) -> Report:
+    """Judge a meta-controller; options as of `check_policy`."""
+    return check_policy("meta", make, **options)
 
 
 def claims_of(
