@@ -1,7 +1,8 @@
 """The command `paceline conform`: run a conformance kit over a plug-in and say what it does not keep.
 
 A group with one command for each kind of plug-in. What they share is here: which checks, how they are shown, the report
-as a file, the exit code. A command makes the subject of its kit and hands over; what it needs it imports itself.
+as a file, the exit code. A command says what runs its kit, and `judged` runs that in a process of its own
+(`kit_process.py`): what a plug-in does to its process is an outcome, too.
 
 Whatever the caller got wrong is a `ConfigError` before the first check: a name that names nothing, a module that cannot
 be imported, a report that could not be written after minutes of checks. What is wrong with the plug-in is an outcome.
@@ -9,14 +10,10 @@ be imported, a report that could not be written after minutes of checks. What is
 
 from __future__ import annotations
 
-import faulthandler
 import functools
 import logging
 import math
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,16 +21,13 @@ import click
 
 from ..core.conformance import Kit, Level, Outcome, Report, Status
 from ..core.errors import ConfigError
+from .kit_process import Job, Watch, judged_apart
 from .places import file_for, write_text
 
-__all__ = ["FOUND_WANTING", "KIT_OPTIONS", "asked", "conform", "list_checks", "show_outcome", "show_report"]
+__all__ = ["FOUND_WANTING", "KIT_OPTIONS", "conform", "judged", "list_checks", "show_outcome", "show_report"]
 
 FOUND_WANTING = 1
 """Exit code when a check failed."""
-
-HELD_S = 15.0
-"""How much longer than twice its patience a check may take, cleaning up included."""
-STDERR = 2
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -86,37 +80,21 @@ def conform() -> None:
     """
 
 
-@contextmanager
-def asked(json_path: Path | None, patience_s: float) -> Iterator[Callable[[Outcome], None]]:
-    """What is asked for can be had: modules of the working directory are found while the kit runs, as by `python -m`,
-    and the report has a place. Raises `ConfigError` where it has none. Gives what shows an outcome.
-
-    A check that is not over long after its patience holds the interpreter itself, in C, so that no limit of the kit can
-    end it: the process then says where every thread is, and ends with 1.
-    """
+def judged(job: Job, name: str, json_path: Path | None, patience_s: float) -> int:
+    """Run the kit of a plug-in of this name, show each outcome, write the report if it is wanted; gives the exit code.
+    `patience_s`: what each check may take, as far as that is known here. Raises `ConfigError` where the report has no
+    place, before anything is run."""
     file_for("--json", json_path)
-    here = os.getcwd()
-    sys.path.insert(0, here)
-
-    def watch() -> None:
-        faulthandler.dump_traceback_later(2 * patience_s + HELD_S, exit=True, file=STDERR)
-
     left: list[str] = []
 
     def show(outcome: Outcome) -> None:
-        watch()
         # When one check shuts the rest, that is said once, and how many there are in the sums; the report has them all.
         if outcome.status is not Status.NOT_CHECKED or outcome.message not in left:
             show_outcome(outcome)
         if outcome.status is Status.NOT_CHECKED:
             left.append(outcome.message)
 
-    watch()
-    try:
-        yield show
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-        sys.path.remove(here)
+    return show_report(judged_apart(job, name, patience_s, show), json_path)
 
 
 @conform.command()
@@ -134,19 +112,27 @@ def transport(level: str, only: Sequence[str], json_path: Path | None, list_only
     One that is not installed is named module:factory@pigeon://address. The address is one to listen at; it is used
     again and again, one listener at a time.
     """
-    from ..transports.conformance import KIT, PATIENCE_S, bench_for, conform
+    from ..transports.conformance import KIT, PATIENCE_S
 
     if list_only:
         return list_checks(KIT, Level[level], only)
     if target is None:
         raise ConfigError("which transport? give TARGET, such as tcp://127.0.0.1:0, or --list to see the checks")
-    given = {name: seconds for name, seconds in times.items() if seconds is not None}
     patience_s = patience_s or PATIENCE_S
-    with asked(json_path, patience_s) as show:
-        bench = bench_for(target, thorough=not fast, patience_s=patience_s, **given)
-        # A kit provokes faults; what the library logs about them is no news to whoever reads the outcomes.
-        logging.getLogger("paceline").addHandler(logging.NullHandler())
-        return show_report(conform(bench, level=Level[level], only=only, on_outcome=show), json_path)
+    given: dict[str, Any] = {name: seconds for name, seconds in times.items() if seconds is not None}
+    job = functools.partial(_judge_transport, target=target, level=Level[level], only=only, thorough=not fast,
+                            patience_s=patience_s, **given)  # fmt: skip
+    return judged(job, f"transport {target!r}", json_path, patience_s)
+
+
+def _judge_transport(watch: Watch, *, target: str, level: Level, only: Sequence[str], patience_s: float,
+                     **options: Any) -> Report:  # fmt: skip
+    from ..transports.conformance import bench_for, conform
+
+    bench = bench_for(target, patience_s=patience_s, **options)
+    # A kit provokes faults; what the library logs about them is no news to whoever reads the outcomes.
+    logging.getLogger("paceline").addHandler(logging.NullHandler())
+    return conform(bench, level=level, only=only, **watch(patience_s))
 
 
 def list_checks(kit: Kit[Any], level: Level, only: Sequence[str] = ()) -> int:

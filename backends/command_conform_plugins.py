@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ..core.conformance import Level
+from ..core.conformance import PATIENCE_S, Level, Report
 from ..core.errors import ConfigError
-from .command_conform import KIT_OPTIONS, asked, list_checks, show_report
+from .command_conform import KIT_OPTIONS, judged, list_checks
 from .extras import needing
+from .kit_process import Watch
 
 __all__ = ["averager", "policy"]
 
@@ -28,27 +31,33 @@ def averager(level: str, only: Sequence[str], json_path: Path | None, list_only:
 
     It is that of an installed one, or module:class if it is not installed.
     """
-    with needing("torch"):
-        from .conformance import CHECK_S, KIT, averager_named, check_averager
-
     if list_only:
+        with needing("torch"):
+            from .conformance import KIT
         return list_checks(KIT, Level[level], only)
     if name is None:
         raise ConfigError("which averager? give NAME, such as star, or --list to see the checks")
+    job = functools.partial(_judge_averager, name=name, level=Level[level], only=only, over=over, processes=processes,
+                            patience_s=patience_s)  # fmt: skip
+    return judged(job, f"averager {name!r}", json_path, patience_s or PATIENCE_S)
+
+
+def _judge_averager(watch: Watch, *, name: str, patience_s: float | None, **options: Any) -> Report:
+    with needing("torch"):
+        from .conformance import CHECK_S, averager_named, check_averager
+
     check_s = patience_s or CHECK_S
-    with asked(json_path, check_s) as show:
-        report = check_averager(averager_named(name), target=name, level=Level[level], only=only, on_outcome=show,
-                                over=over, processes=processes, check_s=check_s)  # fmt: skip
-        return show_report(report, json_path)
+    return check_averager(averager_named(name), target=name, check_s=check_s, **options, **watch(check_s))
 
 
 @click.command()
 @KIT_OPTIONS
 @click.option(
     "--kind",
-    type=click.Choice(["cadence", "guard", "detector"]),
+    type=click.Choice(["cadence", "guard", "detector", "meta"]),
     required=True,
-    help="What it decides: the steps per window, whether ranks drift apart, how long a rank may take.",
+    help="What it decides: the steps per window, whether ranks drift apart, how long a rank may take, whether a window "
+         "is too long for the learning rate.",
 )
 @click.argument("target", metavar="NAME", required=False)
 def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, kind: str,
@@ -56,18 +65,23 @@ def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: b
     """Check the policy NAME.
 
     It is one that ships, by its name in the configuration (guards level, growth, none; cadences sync, cadence, async;
-    detectors learned, fixed), or what module:factory makes. A class is a factory.
+    detectors learned, fixed; the meta-controller true), or what module:factory makes. A class is a factory.
     """
-    from ..core.conformance import PATIENCE_S
-    from ..core.conformance.policies import KITS, check_policy, policy_named
-    from ..transports.limit import ended
+    from ..core.conformance.policies import KITS
 
     if list_only:
         return list_checks(KITS[kind], Level[level], only)
     if target is None:
         raise ConfigError("which policy? give NAME, such as level or mypackage:MyGuard, or --list to see the checks")
     patience_s = patience_s or PATIENCE_S
-    with asked(json_path, patience_s) as show:
-        report = check_policy(kind, policy_named(kind, target), target=target, level=Level[level], only=only,
-                              on_outcome=show, limit=ended, patience_s=patience_s)  # fmt: skip
-        return show_report(report, json_path)
+    job = functools.partial(_judge_policy, kind=kind, target=target, level=Level[level], only=only,
+                            patience_s=patience_s)  # fmt: skip
+    return judged(job, f"{kind} {target!r}", json_path, patience_s)
+
+
+def _judge_policy(watch: Watch, *, kind: str, target: str, patience_s: float, **options: Any) -> Report:
+    from ..core.conformance.policies import check_policy, policy_named
+    from ..transports.limit import ended
+
+    return check_policy(kind, policy_named(kind, target), target=target, limit=ended, patience_s=patience_s, **options,
+                        **watch(patience_s))  # fmt: skip

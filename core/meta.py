@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 
@@ -37,7 +37,8 @@ SETTLED_TREND = 0.10
 
 
 class Meta(Protocol):
-    """A meta-controller. Any object of this shape may be supplied; one that raises has not nudged (C-13)."""
+    """A meta-controller. Any object of this shape may be supplied; one that raises has not nudged (C-13). A class
+    attribute `claims` names what it can do, and the conformance kit holds it to that."""
 
     def observe(self, lr: float | None, anchor: int, verdict: Verdict, phase: CadencePhase) -> NudgeDown | None:
         """Take in one realized cycle and say whether to nudge; see `MetaController.observe`."""
@@ -55,6 +56,8 @@ class Meta(Protocol):
 @state
 class MetaController:
     """Windows over learning rate, anchor and verdicts; one observation per cycle (B-40)."""
+
+    claims: ClassVar[tuple[str, ...]] = ("cliffs", "sustained")
 
     rates: list[float] = attrs.field(init=False, factory=list)
     anchors: list[int] = attrs.field(init=False, factory=list)

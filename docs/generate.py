@@ -364,9 +364,12 @@ def conformance_page() -> str:
         "after it are reported as not checked (with pytest each check stands alone). A check is taken to hang after "
         "`--patience` seconds, and has then failed in the name of that call; so a kit ends, whatever the plug-in does, "
         "within twice that and the time that its other checks need. A call that raises what ends a program, such as "
-        "`SystemExit`, has failed likewise, and the checks after it are run. A call that holds the interpreter itself "
-        "(a loop in C) lets no check end: the command then prints where every thread is, and ends with 1 and without a "
-        "report."
+        "`SystemExit`, has failed likewise, and the checks after it are run. The command runs a kit in a process of "
+        "its own, so that it has an outcome, and a report, whatever becomes of that: a call that holds the interpreter "
+        "itself (a loop in C), which nothing else can end, is ended with the process, after twice the patience and 15 "
+        "seconds; its check has failed, in the name of the call and of the line where it stood, and where every thread "
+        "was is on standard error. A crash, and an end of the process by other ways than an exception, are told "
+        "likewise. With pytest a kit runs in the process of pytest: there such a call is for the command."
     ) + "\n"]  # fmt: skip
     out += ["## The report\n", prose(
         "`--json FILE` writes one JSON object, UTF-8, with a line end. It holds no time and no date, and of a file of "

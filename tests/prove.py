@@ -198,6 +198,7 @@ KITS = (
     *(("policy", name, "--kind", "guard") for name in ("level", "growth", "none")),
     *(("policy", name, "--kind", "cadence") for name in ("sync", "cadence", "async")),
     *(("policy", name, "--kind", "detector") for name in ("learned", "fixed")),
+    ("policy", "true", "--kind", "meta"),
     ("transport", "unix_transport:UnixTransport@unix://{scratch}/kit"),
     ("averager", "plain_averager:PlainAverager"),
     ("averager", "plain_in_place:PlainInPlace"),
@@ -205,6 +206,7 @@ KITS = (
     ("policy", "own_policies:PatientGuard", "--kind", "guard"),
     ("policy", "own_policies:EqualSteps", "--kind", "cadence"),
     ("policy", "own_policies:TwiceTheSlowest", "--kind", "detector"),
+    ("policy", "own_policies:HalfAtACliff", "--kind", "meta"),
 )
 """All that ships, by the name that a user gives it, and the examples of the guides."""
 

@@ -74,6 +74,14 @@ class MsgpackCodec:
             raise RemoteProtocolError(f"there are no messages of kind {kind:#04x}", frame=kind)
         return _decode(cls, payload, kind)
 
+    def encode_record(self, record: Contribution | RoundResult) -> bytes:
+        """As the function of this name."""
+        return encode_record(record)
+
+    def decode_record(self, cls: type[Record], data: bytes | memoryview) -> Record:
+        """As the function of this name."""
+        return decode_record(cls, data)
+
 
 def encode_record(record: Contribution | RoundResult) -> bytes:
     """The data of a block of kind COUNTS (R-4): a `Contribution` upward, a `RoundResult` downward."""

@@ -22,7 +22,8 @@ An end of the program that is raised in such a thread (`SystemExit`, `KeyboardIn
 plug-in's doing, for an interrupt by the user comes to whoever waits: it is a promise broken (`not_ended`), and no end.
 
 None of them keeps a program from ending. A loop that holds the interpreter itself, such as `max(itertools.count())`,
-lets no other thread see the time; a kit in a process of its own is ended all the same (`paceline conform`).
+lets no other thread see the time; a kit in a process of its own is ended all the same, which is how `paceline conform`
+runs it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from ...core.conformance import CheckFailed, Level, Outcome, Report, run_kit
+from ...core.conformance import CheckFailed, Level, Outcome, Report, run_kit, will
 from ...core.errors import ConfigError
 from ...core.named import named
 from ...transports.limit import ended
@@ -74,6 +74,7 @@ def check_averager(
     target: str = "",
     level: Level = Level.L3,
     only: Sequence[str] = (),
+    on_begin: Callable[[Report], None] | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
     patience_s: float | None = None,
     over: str | None = None,
@@ -103,15 +104,19 @@ def check_averager(
         TransportError: nobody can listen at `over`.
     """
     patience_s = patience_s or max(CALL_S, check_s * CALL_S / CHECK_S)
-    claims = claims_of(make, check_s)
     name = target or str(getattr(make, "name", getattr(make, "__name__", "averager")))
-    ensure_suits(name, claims, over, processes)
     shown = " ".join([name, *(["--over", over] if over else []), *(["--processes"] if processes else [])])
+    asked: dict[str, Any] = dict(
+        target=shown, level=level, only=only, rerun=f"paceline conform averager {shown} --check {{}}".format
+    )
+    if on_begin is not None:  # what it claims is the first that it is asked
+        on_begin(will(KIT, claims=dict.fromkeys(KIT.capabilities, False), **asked))
+    claims = claims_of(make, check_s)
+    ensure_suits(name, claims, over, processes)
     with ExitStack() as held:
         wire = None if over is None else held.enter_context(wired(over, patience_s))
         hosts = held.enter_context(hosting(name, check_s / 2)) if processes else None
         return run_kit(
-            KIT, Subject(make, claims["in_place"], patience_s, wire, hosts), target=shown, claims=claims, level=level,
-            limit=ended, patience_s=check_s, only=only, on_outcome=on_outcome,
-            rerun=f"paceline conform averager {shown} --check {{}}".format,
+            KIT, Subject(make, claims["in_place"], patience_s, wire, hosts), claims=claims, limit=ended,
+            patience_s=check_s, on_begin=on_begin, on_outcome=on_outcome, **asked,
         )  # fmt: skip

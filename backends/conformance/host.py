@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 
 from ...core.schema import Schema
+from ..kit_process import portable
 from . import averager_named
 from .hosts import CALLS
 
@@ -47,18 +48,9 @@ class _Rank:
             found = getattr(self.averager if name in CALLS else self, name)(*words)
             pickle.dumps(found)  # what cannot travel is the mistake of who gave it, and is told as one
         except BaseException as failure:  # an end of this thread would leave whoever called waiting
-            found, raised = None, _portable(failure)
+            found, raised = None, portable(failure)
         with self.lock:
             self.pipe.send((number, found, raised))
-
-
-def _portable(failure: BaseException) -> BaseException:
-    """The exception itself if it can travel, else one that says the same."""
-    try:
-        pickle.loads(pickle.dumps(failure))
-    except Exception:
-        return RuntimeError(f"{type(failure).__name__}: {failure}")
-    return failure
 
 
 def main(target: str, descriptor: str) -> None:

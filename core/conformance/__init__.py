@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from .kit import Check, CheckFailed, Kit, Level, NotChecked, Stuck, accepting, ensure, not_ended, raising
 from .report import OUTCOME_FIELDS, REPORT_FIELDS, Outcome, Report, Status
-from .runner import PATIENCE_S, Limit, Run, run_check, run_kit, unlimited
+from .runner import PATIENCE_S, Limit, Run, run_check, run_kit, unlimited, will
 
 __all__ = [
     "OUTCOME_FIELDS",
@@ -52,4 +52,5 @@ __all__ = [
     "run_check",
     "run_kit",
     "unlimited",
+    "will",
 ]

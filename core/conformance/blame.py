@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterable, Iterator
 
 import attrs
 
-__all__ = ["Standing", "leaves", "place_of", "root_of", "said", "standing", "waiting"]
+__all__ = ["Standing", "leaves", "place_of", "root_of", "said", "standing", "stood", "waiting"]
 
 OURS = ("paceline", "trio", "outcome")
 """Packages through which a check reaches a plug-in."""
 STDLIB = str(types.__file__).replace("\\", "/").rpartition("/")[0] + "/"
 """Where the standard library lies: a plug-in is written with it, and no line of it helps."""
+
+FLOORS = tuple(f"{__file__.replace(chr(92), '/').rsplit('/', 3)[0]}/{floor}/" for floor in
+               ("core", "transports", "backends"))  # fmt: skip
+"""Where paceline itself lies."""
+FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+"""A line of what `faulthandler` writes of a thread, whose innermost frame comes first."""
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
@@ -66,6 +73,23 @@ def waiting(frames: Iterable[tuple[types.FrameType, int]]) -> str:
     return found.place if found else ""
 
 
+def stood(dump: str) -> Standing | None:
+    """Where in the plug-in a process stood of which nothing is left but the dump of `faulthandler`: that thread of it
+    which was in there; None where none was."""
+    for thread in dump.split("\n\n"):
+        frames = [found.groups() for found in map(FRAME.fullmatch, reversed(thread.splitlines())) if found]
+        inside = [(file, line, name) for file, line, name in frames if not _is_known(file.replace("\\", "/"))]
+        if inside:
+            (_, _, call), (file, line, name) = inside[0], inside[-1]
+            return Standing(call, _place(name, file, line))
+    return None
+
+
+def _is_known(path: str) -> bool:
+    """Whether a file is one of paceline, of what it runs on, or of the standard library."""
+    return path.startswith(FLOORS) or _is_stdlib(path) or any(f"/site-packages/{name}/" in path for name in OURS)
+
+
 def _steps(step: types.TracebackType | None) -> Iterator[tuple[types.FrameType, int]]:
     while step is not None:
         yield step.tb_frame, step.tb_lineno
@@ -92,9 +116,13 @@ def root_of(frame: types.FrameType) -> str:
 
 def _stands(inside: list[tuple[types.FrameType, int]]) -> Standing:
     (first, _), (last, line) = inside[0], inside[-1]
-    file = last.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
     call = first.f_code.co_qualname.rpartition("<locals>.")[2]
-    return Standing(call, f"{last.f_code.co_name} ({file}:{line})")
+    return Standing(call, _place(last.f_code.co_name, last.f_code.co_filename, line))
+
+
+def _place(name: str, path: str, line: object) -> str:
+    file = path.replace("\\", "/").rpartition("/")[2]
+    return f"{name} ({file}:{line})"
 
 
 def _is_stdlib(path: str) -> bool:

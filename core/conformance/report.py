@@ -107,6 +107,13 @@ class Report:
         """How many checks ended so."""
         return sum(outcome.status is status for outcome in self.outcomes)
 
+    def closed(self, message: str) -> Report:
+        """A will (`will`), with how the process ended in the check that was under way."""
+        last = next(n for n, outcome in enumerate(self.outcomes) if not outcome.ok and not outcome.message)
+        outcomes = list(self.outcomes)
+        outcomes[last] = attrs.evolve(outcomes[last], message=message)
+        return attrs.evolve(self, outcomes=tuple(outcomes))
+
     def plain(self) -> dict[str, Any]:
         """As JSON has it: strings, numbers, lists and maps."""
         return {

@@ -17,7 +17,7 @@ from .blame import leaves, said
 from .kit import Body, Check, CheckFailed, Kit, Level, NotChecked, Stuck, Subject, not_ended
 from .report import Outcome, Report, Status
 
-__all__ = ["PATIENCE_S", "Limit", "Run", "run_check", "run_kit", "unlimited"]
+__all__ = ["PATIENCE_S", "Limit", "Run", "run_check", "run_kit", "unlimited", "will"]
 
 PATIENCE_S = 60.0
 """The seconds that a check may take, where nothing else is said: many times what any of ours needs."""
@@ -53,6 +53,7 @@ def run_kit(
     level: Level = Level.L3,
     only: Sequence[str] = (),
     rerun: Rerun = str,
+    on_begin: Callable[[Report], None] | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
 ) -> Report:
     """Run the checks up to `level`, or those that `only` names, and report.
@@ -69,6 +70,7 @@ def run_kit(
             comes back holds whoever calls.
         patience_s: the seconds after which such a body is taken to hang.
         rerun: gives the command that runs one check alone.
+        on_begin: called before each check with its `will`, for whoever sees the process end.
         on_outcome: called after each check, for a display.
 
     Raises:
@@ -85,10 +87,12 @@ def run_kit(
     for check in kit.select(level=level, only=only):
         stuck = False
         if shut is not None and (hung or check.level > Level.L0):
-            outcome = _outcome(check, Status.NOT_CHECKED, f"{shut.id} failed: repair that first", rerun)
+            outcome = _shut(check, shut.id, rerun)
         elif check.within is not None and not claims[check.within]:
             outcome = _outcome(check, Status.NOT_CLAIMED, f"{check.within} is not claimed", rerun)
         else:
+            if on_begin is not None:
+                on_begin(will(kit, target=target, claims=claims, level=level, only=only, rerun=rerun, made=outcomes))
             claimed = check.needs is None or claims[check.needs]
             outcome, stuck = _checked(check, subject, claimed, run, rerun, limit, patience_s)
         outcomes.append(outcome)
@@ -101,6 +105,25 @@ def run_kit(
         kit=kit.name, kit_version=kit.version, target=target, level=level, claims=dict(claims),
         outcomes=tuple(outcomes),
     )  # fmt: skip
+
+
+def will(
+    kit: Kit[Any],
+    *,
+    target: str,
+    claims: Mapping[str, bool],
+    level: Level = Level.L3,
+    only: Sequence[str] = (),
+    rerun: Rerun = str,
+    made: Sequence[Outcome] = (),
+) -> Report:
+    """What there is to say if the check after those that were `made` ends with the whole process: it has failed, and
+    none after it is made. Its message is empty, for only who sees that end can say how it came (`Report.closed`).
+    Arguments as of `run_kit`."""
+    lost, *rest = kit.select(level=level, only=only)[len(made) :]
+    outcomes = (*made, _outcome(lost, Status.FAILED, "", rerun), *(_shut(check, lost.id, rerun) for check in rest))
+    return Report(kit=kit.name, kit_version=kit.version, target=target, level=level, claims=dict(claims),
+                  outcomes=outcomes)  # fmt: skip
 
 
 def run_check(
@@ -157,6 +180,10 @@ def _judge(error: Exception) -> tuple[Status, str]:
             if isinstance(leaf, kind):
                 return status, str(leaf)
     return Status.ERROR, said(error)
+
+
+def _shut(check: Check[Subject], by: str, rerun: Rerun) -> Outcome:
+    return _outcome(check, Status.NOT_CHECKED, f"{by} failed: repair that first", rerun)
 
 
 def _outcome(check: Check[Subject], status: Status, message: str, rerun: Rerun) -> Outcome:

@@ -3,9 +3,10 @@
 One heap holds what is to come. After every step only the processes that it touched are looked at, so the cost of a step
 does not grow with the cohort. What is on a lane arrives in order. A message takes the latency of the link of its rank.
 Bulk takes it too, and before that its way through the bandwidth of that link, one part after the other in each
-direction: a part leaves when the one before it has left, so a transfer takes as long as it is large. Control has lanes
-of its own and never waits for bulk (N-5), nor for the link of another rank. Work takes the time that the pace of its
-process says; a machine gets its tick when its deadline has come.
+direction: a part leaves when the one before it has left, so a transfer takes as long as it is large. A call in place
+takes as long as the slowest link of its members needs for the model. Control has lanes of its own and never waits for
+bulk (N-5), nor for the link of another rank. Work takes the time that the pace of its process says; a machine gets its
+tick when its deadline has come.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .dice import Dice
 from .moves import AGAIN, OF_AVERAGER
 from .process import Process
 from .strides import ELSEWHERE, Strides
+from .together import members
 from .world import Step, World
 
 __all__ = ["Clockwork", "Pace", "never"]
@@ -383,7 +385,7 @@ class Clockwork:
         if kind == "order":
             return self.now + self._of_order(process.orders[0])
         if kind == "unite":
-            return self.now + self._spread(self.pace.reduce_s) * self.linger("reduce")
+            return self.now + self._spread(self.pace.reduce_s + self._exchange(process)) * self.linger("reduce")
         if kind == "session":
             return self.now + self._spread(ID_S)
         if kind in ("emerge", "collapse"):
@@ -391,6 +393,12 @@ class Clockwork:
         # A send may fail at once, or be noticed later: the coordinator hears of it before or after the end of the link.
         late = kind == "failure" and self._dice.chance(0.5)
         return self.now + (self._coming[process.number].latency_s if late else 0.0)
+
+    def _exchange(self, process: Process) -> float:
+        """What the blocks of a model need around the ring of a call in place (R-13): each member sends, and is sent,
+        all of them but its own share, to sum and to hand out the sum, so all wait for the slowest link."""
+        parts = [_of(self.pace.part_s, member) for member in members(self.world, process)]
+        return max(parts) * self.world.setup.blocks * 2.0 * (len(parts) - 1) / len(parts)
 
     def _of_averager(self, kind: str) -> float:
         return self._spread(self.pace.reduce_s if kind == "reduce" else self.pace.write_s) * self.linger(kind)

@@ -154,7 +154,7 @@ def _heal(world: World, process: Process) -> None:
 def _upload(world: World, process: Process) -> None:
     part = process.bulk_up.popleft()
     world.moved = _in_words(part)
-    if fault := carried(process, part, Role.RANK):
+    if fault := carried(world.setup, process, part, Role.RANK):
         report_arrives(world, process, fault)
         return
     if part[0] == "state":
@@ -195,7 +195,7 @@ def _pass_on(world: World, process: Process, number: int, rank: int, incarnation
 def _result(world: World, process: Process) -> None:
     part = process.bulk_down.popleft()
     world.moved = _in_words(part)
-    if fault := carried(process, part, Role.COORDINATOR):
+    if fault := carried(world.setup, process, part, Role.COORDINATOR):
         control_arrives(world, process, fault)
         return
     if part[0] == "static":

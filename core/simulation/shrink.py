@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from ..errors import PacelineError
-from ..wire import PayloadCodec
+from .frames import RecordCodec
 from .marks import Marks
 from .schedule import Schedule, Timed, play
 from .setup import Setup
@@ -31,7 +31,7 @@ MOST_RUNS = 3_000
 
 
 def shrink(
-    schedule: Schedule, codec: PayloadCodec | None = None, *, mark: str | None = None, most: int = MOST_RUNS
+    schedule: Schedule, codec: RecordCodec | None = None, *, mark: str | None = None, most: int = MOST_RUNS
 ) -> Schedule:
     """A schedule that breaks `schedule.breaks` too, or reaches the mark without breaking anything, and from which
     nothing can be taken away. One that does not comes back as it is."""
@@ -39,7 +39,7 @@ def shrink(
 
 
 class _Search:
-    def __init__(self, schedule: Schedule, codec: PayloadCodec | None, mark: str | None, most: int) -> None:
+    def __init__(self, schedule: Schedule, codec: RecordCodec | None, mark: str | None, most: int) -> None:
         self.best = schedule
         self.codec = codec
         self.mark = mark

@@ -29,13 +29,13 @@ from ..config import Config
 from ..errors import ConfigError
 from ..phases import RunPhase
 from ..policies import Policies
-from ..wire import PayloadCodec
 from .action import Action
 from .clockwork import Clockwork
 from .dice import Dice
 from .doomed import Losses
 from .draws import STEP_S, draw_pace, draw_setup
 from .faults import draw_plan, profile
+from .frames import RecordCodec
 from .marks import Marks
 from .schedule import Schedule, Timed
 from .setup import Setup, sorted_knobs
@@ -90,7 +90,7 @@ class Outcome:
         return self.seconds * self.case.ranks / 3600.0
 
 
-def simulate(case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None,
+def simulate(case: Case, *, codec: RecordCodec | None = None, policies: Policies | None = None,
              watch: Callable[[Run], None] | None = None) -> Outcome:  # fmt: skip
     """The run of a case, from its beginning to its end. With a codec, some runs have real frames on their links;
     `policies` replaces what decides; `watch` is told of the run after each step of it."""
@@ -101,7 +101,7 @@ class Run:
     """A run in the making: `world`, and all that moves it. `actions` is what has happened so far; the arguments are
     those of `simulate`."""
 
-    def __init__(self, case: Case, *, codec: PayloadCodec | None = None, policies: Policies | None = None,
+    def __init__(self, case: Case, *, codec: RecordCodec | None = None, policies: Policies | None = None,
                  watch: Callable[[Run], None] | None = None) -> None:  # fmt: skip
         self.case = case
         self._watch = watch

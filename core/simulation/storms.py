@@ -165,7 +165,7 @@ class Storm:
         if self.over or self.world.over:
             return
         lanes = FRAMES_OF[kind]
-        found = [(process, frame_bytes(process, lane)) for process in self._alive() for lane in lanes
+        found = [(process, frame_bytes(self.world.setup, process, lane)) for process in self._alive() for lane in lanes
                  if lane == lanes[0] or not getattr(process, lanes[0])]  # fmt: skip
         found = [(process, size) for process, size in found if size]
         if found:

@@ -35,13 +35,13 @@ from ..coordinator import Coordinator
 from ..errors import LocalProtocolError
 from ..ledger import Resume
 from ..policies import Policies
-from ..wire import PayloadCodec, Role
+from ..wire import Role
 from ..worker import Worker, WorkerSettings
 from . import together
 from .action import COORDINATOR, NOBODY, Action, act
 from .averager import Averager
 from .comeback import Journal, die
-from .frames import Frames
+from .frames import Frames, RecordCodec
 from .ghost import Ghost
 from .invariants import applied_in_order, booked, books, ending, explained, report_seq_of, steps_meet
 from .links import let_in, life, turned_away
@@ -78,7 +78,7 @@ class World:
     record of a run before (K-12), `policies` replaces what decides. `begun` are the turns of the ranks that are there
     from the start, watched as all others; `reached` is told of every mark (`marks.py`)."""
 
-    def __init__(self, setup: Setup, *, codec: PayloadCodec | None = None, resume: Resume | None = None,
+    def __init__(self, setup: Setup, *, codec: RecordCodec | None = None, resume: Resume | None = None,
                  now: float = 0.0, policies: Policies | None = None) -> None:  # fmt: skip
         if setup.wire and codec is None:
             raise LocalProtocolError("a world in wire mode needs a codec; give one, such as MsgpackCodec()")

@@ -5,6 +5,7 @@
     paceline conform policy own_policies:PatientGuard --kind guard
     paceline conform policy own_policies:EqualSteps --kind cadence
     paceline conform policy own_policies:TwiceTheSlowest --kind detector
+    paceline conform policy own_policies:HalfAtACliff --kind meta
 """
 
 from paceline.core.cadence import CadencePhase
@@ -105,12 +106,16 @@ class TwiceTheSlowest:
 class HalfAtACliff:
     """Halves the window when the learning rate has fallen to a half or less since the last cycle."""
 
+    claims = ("cliffs",)
+
     def __init__(self):
         self.rate = None
 
     def observe(self, lr, anchor, verdict, phase):
+        if lr is None or not 0 < lr < 1e9:
+            return None
         before, self.rate = self.rate, lr
-        return NudgeDown(0.5) if before and lr is not None and lr <= before / 2 else None
+        return NudgeDown(0.5) if before and lr <= before / 2 else None
 
     def saved(self):
         return {"meta": "half", "rate": self.rate}

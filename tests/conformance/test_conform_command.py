@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import json
-import os
 import pkgutil
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -21,28 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from click.testing import CliRunner
-from trio.testing import MockClock
 
+from paceline.backends import kit_process
 from paceline.backends.cli import cli
 from paceline.backends.conformance import KIT as AVERAGERS
 from paceline.backends.conformance import check_averager
 from paceline.backends.endings import end
-from paceline.backends.star import StarAverager
 from paceline.core.conformance import Level, Outcome, Report, Status
 from paceline.core.conformance.policies import KITS
 from paceline.core.errors import ConfigError
-from paceline.core.guard import GuardInput, LevelGuard, Verdict
-from paceline.core.messages import BulkBlock
-from paceline.transports import conformance
-from paceline.transports.api import Credentials
 from paceline.transports.conformance import KIT
-from paceline.transports.memory import MemoryTransport
 from paceline.transports.pytest_kit import kit_tests
-
-from conformance.broken_transports.base import SoundChannel, SoundTransport
-from support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PUBLIC_ONLY = sorted([ROOT / "transports" / "limit.py"] + [
@@ -54,6 +40,8 @@ PYTEST = "import sys; sys.path.remove(''); import pytest; sys.exit(pytest.main()
 """As the program `pytest` runs: unlike `python -m pytest` it finds no module of the working directory by itself."""
 UNWANTED = ("cacheprovider", "hypothesispytest", "anyio")
 """Plug-ins that write files, or load much of what these tests look for."""
+COMMANDED = "conformance.commanded"
+HOLDS = "conformance.broken_policies.holds"
 BROKEN = "conformance.broken_transports.order:DropsTheLastFrame@memory://command"
 
 
@@ -111,12 +99,8 @@ def test_a_mistake_of_the_caller_is_one_of_configuration(words: tuple[str, ...],
         conform(*words)
 
 
-def cannot_be_made() -> None:
-    raise OSError("the device is not there")
-
-
 def test_a_transport_that_cannot_be_made_fails_at_the_door_and_is_judged_no_further() -> None:
-    code, text = conform(f"{__name__}:cannot_be_made@memory://x", "--level", "L1")
+    code, text = conform(f"{COMMANDED}:cannot_be_made@memory://x", "--level", "L1")
 
     assert code == 1
     assert "OSError: the device is not there" in text
@@ -132,85 +116,41 @@ def test_a_report_that_could_not_be_written_is_told_before_any_check(tmp_path: P
         assert isinstance(done.exception, ConfigError) and done.output == "", words
 
 
-class Deaf(MemoryTransport):
-    """Lets everybody in, and serves nobody."""
-
-    async def listen(self, url: str, credentials: Credentials) -> Any:
-        listener: Any = await super().listen(url, credentials)
-        serve = listener.serve
-        listener.serve = lambda handler: serve(lambda channel: trio.sleep_forever())
-        return listener
-
-
-@pytest.fixture
-def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit of time is over when nothing moves, and no time passes before."""
-    bench_for = conformance.bench_for
-    clock = functools.partial(MockClock, autojump_threshold=0.0)
-    monkeypatch.setattr(conformance, "bench_for", lambda target, **given: bench_for(target, clock=clock, **given))
-
-
-@pytest.mark.usefixtures("virtual_time")
 def test_one_that_carries_no_message_is_told_where_it_waits_and_is_judged_no_further() -> None:
     """Each of the others would wait for its whole time, to say the same."""
-    code, text = conform(f"{__name__}:Deaf@memory://deaf", "--limit", "30", "--level", "L1")
+    code, text = conform(f"{COMMANDED}:Deaf@memory://deaf", "--limit", "0.3", "--level", "L1")
 
     assert code == 1
-    assert "the arrival of its channel at the handler, did not end within 30 s" in text
+    assert "the arrival of its channel at the handler, did not end within 0.3 s" in text
     assert text.count("T101 failed: repair that first") == 1
     assert f" {sum(check.level is Level.L1 for check in KIT.checks)} not checked" in text, "T001 is the other one"
 
 
-class Slow(MemoryTransport):
-    """A dial that takes for ever."""
-
-    async def dial(self, url: str, credentials: Credentials) -> Any:
-        await trio.sleep_forever()
-
-
-@pytest.mark.usefixtures("virtual_time")
 def test_a_wait_is_told_with_its_line() -> None:
-    code, text = conform(f"{__name__}:Slow@memory://slow", "--limit", "10", "--check", "T101")
+    code, text = conform(f"{COMMANDED}:Slow@memory://slow", "--limit", "0.1", "--check", "T101")
 
     assert code == 1
-    assert re.search(r"did not end within 10 s; what waited was dial \(test_conform_command.py:\d+\)", text)
+    assert re.search(r"did not end within 0.1 s; what waited was dial \(commanded.py:\d+\)", text)
 
 
-@pytest.mark.usefixtures("nobody_waits_for_what_hangs")
 def test_a_call_that_hangs_ends_with_1_and_its_name(tmp_path: Path) -> None:
     """In the time that the command was given, and the report says so, too."""
     report = tmp_path / "report.json"
     words = ["conform", "policy", "conformance.broken_policies.guards:LoopsInObserve", "--kind", "guard", "--patience",
-             "30", "--json", str(report)]  # fmt: skip
+             "0.3", "--json", str(report)]  # fmt: skip
     done = CliRunner().invoke(cli, words, standalone_mode=False)
     assert done.return_value == 1, done.output
-    assert "P111 L1 FAILED" in done.output
-    assert "did not end within 30 s: LoopsInObserve.observe did not come back, and was in _with_norms" in done.output
+    assert "P111 L1 FAILED" in done.output and "LoopsInObserve.observe did not come back, and was in" in done.output
     assert [each["id"] for each in json.loads(report.read_text())["outcomes"] if each["status"] == "failed"] == ["P111"]
-
-
-class LeavesInABlock(SoundTransport):
-    """Ends as an interrupt by the user would, for a block."""
-
-    class layer(SoundChannel):
-        async def send_bulk(self, block: BulkBlock, data: memoryview) -> None:
-            raise KeyboardInterrupt
-
-
-class LeavesInScatter(StarAverager):
-    """Ends as a generator that is closed."""
-
-    def scatter(self, rank: int) -> Any:
-        raise GeneratorExit("no more")
 
 
 @pytest.mark.parametrize(
     ("words", "caught", "said"),
     [
-        (("transport", f"{__name__}:LeavesInABlock@memory://leaves", "--fast"), "T113",
-         r"KeyboardInterrupt: , in send_bulk \(test_conform_command.py:\d+\)"),
-        (("averager", f"{__name__}:LeavesInScatter"), "A105",
-         r"GeneratorExit: no more, in scatter \(test_conform_command.py:\d+\)"),
+        (("transport", f"{COMMANDED}:LeavesInABlock@memory://leaves", "--fast"), "T113",
+         r"KeyboardInterrupt: , in send_bulk \(commanded.py:\d+\)"),
+        (("averager", "conformance.commanded_averager:LeavesInScatter"), "A105",
+         r"GeneratorExit: no more, in scatter \(commanded_averager.py:\d+\)"),
         (("policy", "conformance.broken_policies.guards:EndsTheProgram", "--kind", "guard"), "P111",
          r"SystemExit: 3, in observe \(guards.py:\d+\)"),
     ],
@@ -241,53 +181,78 @@ def test_an_averager_that_is_not_made_but_ends_the_program_fails_at_the_door() -
     assert not report.ok and "this one raised SystemExit: 0, in make" in report.outcomes[0].message
 
 
-class IsInterrupted(LevelGuard):
-    """While this is asked, the user has had enough."""
-
-    def observe(self, cycle: GuardInput) -> Verdict:
-        os.kill(os.getpid(), signal.SIGINT)
-        threading.Event().wait()
-        return super().observe(cycle)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_the_users_own_interrupt_ends_the_command() -> None:
-    """It comes to the command, not to the plug-in, and is no check that failed."""
-    words = ["conform", "policy", f"{__name__}:IsInterrupted", "--kind", "guard"]
+    """It comes to the command, which ends the process of the kit with it, and is no check that failed."""
+    words = ["conform", "policy", f"{COMMANDED}:IsInterrupted", "--kind", "guard"]
     with pytest.raises(BaseExceptionGroup) as interrupted:
         CliRunner().invoke(cli, words, standalone_mode=False)
     assert end(interrupted.value) == 130
 
 
-HOLDS = """
-import faulthandler, itertools, sys
-from paceline.backends import cli, command_conform
-from paceline.core.guard import LevelGuard
-
-def watch(seconds, **how):
-    watches.append((seconds, how))
-
-class Holds(LevelGuard):
-    def observe(self, cycle):
-        seconds, how = watches[-1]
-        assert seconds == 2 * 1000 + command_conform.HELD_S
-        end(0.05, **how)
-        return max(itertools.count())
-
-watches, end = [], faulthandler.dump_traceback_later
-faulthandler.dump_traceback_later = watch
-sys.argv = ["paceline", *"conform policy __main__:Holds --kind guard --check P111 --patience 1000".split()]
-cli.main()
-"""
-"""All the time that the command gives it is over in a moment, which begins where it is held."""
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends a process that nothing in it can end is not waited for as long as usual. Where a test gives a check
+    time, that is to get to the call; where it gives hardly any, how far that came does not matter."""
+    monkeypatch.setattr(kit_process, "HELD_S", 0.1)
 
 
-def test_a_call_that_holds_the_interpreter_itself_ends_the_command() -> None:
-    """No thread sees the time any more; whoever started the command still gets it back, with the line."""
-    done = subprocess.run([sys.executable, "-c", HOLDS], capture_output=True, text=True, timeout=PATIENCE_S,
-                          check=False)  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    assert "in observe" in done.stderr and "in a_guard_answers_everything" in done.stderr
+ENDLESS = r"the check did not end within "
+NOT_BACK = ENDLESS + r"[\d.]+ s: (the check|{0}) did not come back.*, and held the interpreter itself, "
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(
+    ("words", "caught", "said"),
+    [
+        (("policy", f"{HOLDS}:HoldsTheInterpreter", "--level", "L1", "--kind", "guard", "--patience", "0.8"), "P111",
+         ENDLESS + r"1.7 s: observe did not come back, in observe \(holds.py:\d+\), and held the interpreter "),
+        (("policy", f"{HOLDS}:HoldsWhenMade", "--kind", "guard", "--check", "P101", "--patience", "0.1"), "P101",
+         NOT_BACK.format("__init__")),
+        (("transport", "conformance.broken_transports.holds:HoldsInDial@memory://holds", "--check", "T101",
+          "--patience", "0.1"), "T101", NOT_BACK.format("dial")),
+        (("policy", f"{HOLDS}:StandsStill", "--kind", "guard", "--check", "P111", "--patience", "0.6"), "P111",
+         ENDLESS + "1.5 s, and its process had to be killed"),
+        (("policy", f"{HOLDS}:EndsTheProcess", "--level", "L1", "--kind", "guard"), "P111",
+         "a plug-in must not end the program, and this one ended its process with exit code 0"),
+        (("policy", f"{HOLDS}:Crashes", "--kind", "guard", "--check", "P111"), "P111",
+         r"a plug-in must not crash, and this one ended its process by SIG\w+, in observe \(holds.py:\d+\)"),
+    ],
+    ids=["holds", "holds at once", "a transport", "stands still", "ends the process", "crashes"],
+)  # fmt: skip
+def test_whatever_becomes_of_the_process_the_check_that_was_under_way_has_failed(
+    words: tuple[str, ...], caught: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread of it sees the time any more, or there is no process any more: the outcome names the check and the
+    line, those before it are kept, those after it are not judged, and the report is written."""
+    if "StandsStill" in words[1]:
+        monkeypatch.setattr(kit_process, "LATE_S", 0.2)
+    report = tmp_path / "report.json"
+    done = CliRunner().invoke(cli, ["conform", *words, "--json", str(report)], standalone_mode=False)
+
+    assert done.exception is None and done.return_value == 1, done.output
+    kept = json.loads(report.read_text())
+    (failed,) = (each for each in kept["outcomes"] if each["status"] == "failed")
+    assert failed["id"] == caught and re.match(said, failed["message"]), failed
+    assert re.search(rf"^{caught} L\d FAILED ", done.output, flags=re.MULTILINE) and failed["message"] in done.output
+    all_of = [check.id for check in KITS["guard"].select(level=Level.L1)] if "--check" not in words else [caught]
+    statuses = {each["id"]: each["status"] for each in kept["outcomes"]}
+    due = ["passed" if each < caught else "not_checked" if each > caught else "failed" for each in all_of]
+    assert statuses == dict(zip(all_of, due, strict=True)) and not kept["ok"]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_module_that_holds_the_interpreter_cannot_be_loaded(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any other that cannot be imported; where all threads stood is told, too."""
+    monkeypatch.setattr(kit_process, "START_S", 0.1)
+    target = "conformance.broken_policies.holds_at_import:Guard"
+    words = ["conform", "policy", target, "--kind", "guard", "--patience", "0.1"]
+    done = CliRunner().invoke(cli, words, standalone_mode=False)
+    assert isinstance(done.exception, ConfigError), done.output
+    assert re.match(rf"guard '{target}' cannot be loaded: .* did not come back", str(done.exception)), done.exception
+    assert "most recent call first" in done.output + capfd.readouterr().err
 
 
 # --- the pytest plug-in
@@ -299,7 +264,7 @@ def run_pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     plugin = () if loaded else ("-p", PLUGIN)
     return subprocess.run(
         [sys.executable, "-c", PYTEST, *plugin, *(f"-pno:{each}" for each in UNWANTED), "-q", *words],
-        cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
@@ -307,8 +272,7 @@ def test_the_kits_run_as_the_guides_say(tmp_path: Path) -> None:
     """In a project that has the examples and nothing else, all kits in one session. Each check is a test; what is left
     out has its reason; what fails says what it asserts."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    words = ["--fast", "--patience", str(PATIENCE_S), "-rs"]
-    words += ["-k", "T001 or T101 or T344 or A001 or A202 or P101 or P122"]
+    words = ["--fast", "-rs", "-k", "T001 or T101 or T344 or A001 or A202 or P101 or P122"]
     for guide, example in (("transport", "unix_transport"), ("averager", "plain_averager"), ("policy", "own_policies")):
         shutil.copy(ROOT / "docs" / "examples" / f"{example}.py", tmp_path)
         (page,) = (ROOT / "docs" / "guides").glob(f"write-a*-{guide}.md")
@@ -349,25 +313,18 @@ def test_a_call_that_hangs_is_one_failed_test(tmp_path: Path) -> None:
     """In the time that the session was given, and the others are run."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "mine.py").write_text(
-        "from conformance.hanging import endless\n"
         "from paceline.core.guard import LevelGuard\n\n"
         "class Loops(LevelGuard):\n"
-        "    @endless\n"
         "    def saved(self):\n"
         "        while True:\n"
         "            pass\n"
     )
-    (tmp_path / "conftest.py").write_text(
-        f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\n"
-        "import pytest\nfrom conformance.hanging import skip_the_wait\n\n"
-        "skip_the_wait(pytest.MonkeyPatch())\n"
-    )
     done = run_pytest(tmp_path, "--pyargs", "paceline.transports.pytest_policies", "--kind", "guard", "--policy",
-                      "mine:Loops", "--patience", "30", "-k", "P113 or P121")  # fmt: skip
+                      "mine:Loops", "--patience", "0.3", "-k", "P113 or P121")  # fmt: skip
 
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout
-    assert "did not end within 30 s: Loops.saved did not come back, and was in saved (mine.py:7)" in done.stdout
+    assert "Loops.saved did not come back, and was in saved (mine.py:5)" in done.stdout
 
 
 def test_what_cannot_be_checked_is_one_line_and_no_traceback(tmp_path: Path) -> None:

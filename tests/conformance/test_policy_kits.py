@@ -53,6 +53,7 @@ def test_every_name_of_the_configuration_is_one_of_the_kits() -> None:
     """What a knob can say can be judged, and a name that is none is told those that are."""
     assert tuple(SHIPPED["guard"]) == GUARD_NAMES and tuple(SHIPPED["cadence"]) == POLICIES
     assert tuple(SHIPPED["detector"]) == DETECTOR_NAMES
+    assert [type(make()) for make in SHIPPED["meta"].values()] == [type(Coordinator(Config(meta_controller=True)).meta)]
     assert [type(SHIPPED["guard"][name]()) for name in GUARD_NAMES] == [LevelGuard, GrowthGuard, NoGuard]
     with pytest.raises(ConfigError, match="no detector 'levle'; those that ship are learned, fixed"):
         policy_named("detector", "levle")
@@ -104,7 +105,7 @@ def test_the_runs_of_the_kits_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("guard", "PatientGuard"), ("cadence", "EqualSteps"),
-                                            ("detector", "TwiceTheSlowest")])  # fmt: skip
+                                            ("detector", "TwiceTheSlowest"), ("meta", "HalfAtACliff")])  # fmt: skip
 def test_the_policies_of_the_guide_keep_their_contract(kind: str, name: str) -> None:
     """docs/examples/own_policies.py, which docs/guides/write-a-policy.md explains."""
     report = check_policy(kind, runpy.run_path(str(EXAMPLE))[name])

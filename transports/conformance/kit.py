@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import trio
 
-from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, raising, run_kit
+from ...core.conformance import CheckFailed, Kit, Level, Outcome, Report, Run, raising, run_kit, will
 from ...core.conformance.blame import leaves, place_of, waiting
 from ...core.errors import ConfigError
 from ...core.named import named
@@ -173,27 +173,33 @@ def conform(
     *,
     level: Level = Level.L3,
     only: Sequence[str] = (),
+    on_begin: Callable[[Report], None] | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
 ) -> Report:
     """Run the kit over a transport, up to `level` or the checks that `only` names by id or name.
 
-    Whatever is wrong with the transport is in the report and not raised. `on_outcome` hears of each check as it ends.
+    Whatever is wrong with the transport is in the report and not raised. `on_outcome` hears of each check as it ends,
+    and `on_begin` what there is to say should it never end.
 
     Raises:
         ConfigError: `only` names no check.
     """
+    asked: dict[str, Any] = dict(
+        target=bench.target, level=level, only=only,
+        rerun=f"paceline conform transport {bench.target} --check {{}}".format,
+    )  # fmt: skip
+    if on_begin is not None:  # what it claims is the first that it is asked
+        on_begin(will(KIT, claims=dict.fromkeys(KIT.capabilities, False), **asked))
     return run_kit(
         KIT,
         bench,
-        target=bench.target,
         claims=claimed_by(bench),
         run=run_within(bench.patience_s, bench.clock),
         limit=ended,
         patience_s=bench.patience_s,
-        level=level,
-        only=only,
-        rerun=f"paceline conform transport {bench.target} --check {{}}".format,
+        on_begin=on_begin,
         on_outcome=on_outcome,
+        **asked,
     )
 
 

@@ -1,8 +1,9 @@
-"""The conformance kits for policies: convergence guards, cadence balancers, failure detectors.
+"""The conformance kits for policies: convergence guards, cadence balancers, failure detectors, meta-controllers.
 
     paceline conform policy mypackage:MyGuard --kind guard
     paceline conform policy growth --kind guard             one that ships, by its name in the configuration
-    check_guard(MyGuard), check_cadence(MyBalancer), check_detector(MyDetector)      the same, from a test of your own
+    check_guard(MyGuard), check_cadence(MyBalancer), check_detector(MyDetector), check_meta(MyController)
+                                                            the same, from a test of your own
 
 What a kit takes is a factory, called anew for every policy it needs: a class will do. A policy may say what it `claims`
 as a tuple of names of capabilities, an attribute of the class or of what is made; what it claims is tested, and what it
@@ -17,19 +18,21 @@ from typing import Any
 
 from ...detector import Detector
 from ...guard import Guard
+from ...meta import Meta
 from ...policies import CadenceFactory
-from .. import PATIENCE_S, Kit, Level, Limit, Outcome, Report, run_kit, unlimited
+from .. import PATIENCE_S, Kit, Level, Limit, Outcome, Report, run_kit, unlimited, will
 from . import liveness
 from .cadences import CADENCES
 from .detectors import DETECTORS
 from .guards import GUARDS
+from .metas import METAS
 from .shipped import SHIPPED, policy_named
 from .subjects import cadence, stated_claims
 
-__all__ = ["CADENCES", "DETECTORS", "GUARDS", "KITS", "SHIPPED", "check_cadence", "check_detector", "check_guard",
-           "check_policy", "claims_of", "policy_named"]  # fmt: skip
+__all__ = ["CADENCES", "DETECTORS", "GUARDS", "KITS", "METAS", "SHIPPED", "check_cadence", "check_detector",
+           "check_guard", "check_meta", "check_policy", "claims_of", "policy_named"]  # fmt: skip
 
-KITS: dict[str, Kit[Any]] = {"cadence": CADENCES, "guard": GUARDS, "detector": DETECTORS}
+KITS: dict[str, Kit[Any]] = {"cadence": CADENCES, "guard": GUARDS, "detector": DETECTORS, "meta": METAS}
 """The kits by the name of what they are for."""
 
 LIVENESS = liveness
@@ -43,23 +46,29 @@ def check_policy(
     target: str = "",
     level: Level = Level.L3,
     only: Sequence[str] = (),
+    on_begin: Callable[[Report], None] | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
     limit: Limit = unlimited,
     patience_s: float = PATIENCE_S,
 ) -> Report:
-    """Judge what `make` makes by the kit of its `kind`: cadence, guard or detector. `target` is its name in the report.
+    """Judge what `make` makes by the kit of its `kind`: cadence, guard, detector or meta. `target` is its name in the
+    report.
 
     With a `limit` (`paceline.transports.limit.ended`) a check that has not ended after `patience_s` seconds has failed,
     and those after it are not made: whatever the policy does, all of it ends within twice that, and the time of what
     was made before. Left open, a policy that loops holds whoever calls. Raises `ConfigError` if `only` names no check.
     """
     kit = KITS[kind]
-    claimed = claims_of(kind, make, limit, patience_s)
     name = target or str(getattr(make, "__name__", kind))
-    return run_kit(
-        kit, make, target=name, claims=claimed, limit=limit, patience_s=patience_s, level=level, only=only,
-        on_outcome=on_outcome, rerun=lambda check: f"paceline conform policy {name} --kind {kind} --check {check}",
+    asked: dict[str, Any] = dict(
+        target=name, level=level, only=only,
+        rerun=lambda check: f"paceline conform policy {name} --kind {kind} --check {check}",
     )  # fmt: skip
+    if on_begin is not None:  # what it claims is the first that it is asked
+        on_begin(will(kit, claims=dict.fromkeys(kit.capabilities, False), **asked))
+    claimed = claims_of(kind, make, limit, patience_s)
+    return run_kit(kit, make, claims=claimed, limit=limit, patience_s=patience_s, on_begin=on_begin,
+                   on_outcome=on_outcome, **asked)  # fmt: skip
 
 
 def check_guard(make: Callable[[], Guard], **options: Any) -> Report:
@@ -75,6 +84,11 @@ def check_cadence(make: CadenceFactory, **options: Any) -> Report:
 def check_detector(make: Callable[[], Detector], **options: Any) -> Report:
     """Judge a failure detector; options as of `check_policy`."""
     return check_policy("detector", make, **options)
+
+
+def check_meta(make: Callable[[], Meta], **options: Any) -> Report:
+    """Judge a meta-controller; options as of `check_policy`."""
+    return check_policy("meta", make, **options)
 
 
 def claims_of(

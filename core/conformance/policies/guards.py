@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
 from ...guard import Guard, GuardInput
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, ensure_claims, ensure_shape, guard_inputs, plain, runaway
+from .subjects import GUIDE, SMALL, ensure_claims, ensure_shape, guard_inputs, plain, runaway
 
 __all__ = ["GUARDS"]
 
@@ -23,8 +23,6 @@ GUARDS: Kit[Callable[[], Guard]] = Kit(
 )
 SEEN = (0, 5, 8)
 """Cycles that a guard has seen before a record is brought to it."""
-SMALL = 20_000
-"""Characters of JSON that a history may have: it is kept beside every checkpoint."""
 
 
 def _verdicts(guard: Guard, cycles: Iterable[GuardInput]) -> list[Verdict]:

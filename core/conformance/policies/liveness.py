@@ -1,17 +1,24 @@
-"""The checks of all three kits that simulate: a run with the policy plugged in finishes its epochs (I28, I38)."""
+"""The checks of all four kits that simulate: a run with the policy plugged in finishes its epochs (I28, I38)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import attrs
+
+from ...cadence import CadencePhase
+from ...cadence_inputs import NudgeDown, Verdict
 from ...detector import Detector
 from ...guard import Guard
+from ...meta import Meta
 from ...policies import CadenceFactory, Policies
 from ...simulation.simulator import Case, simulate
 from .. import Level, accepting, ensure
 from .cadences import CADENCES
 from .detectors import DETECTORS
 from .guards import GUARDS
+from .metas import METAS
 from .subjects import GUIDE
 
 __all__: list[str] = []
@@ -64,3 +71,32 @@ def a_run_with_the_detector_ends(make: Callable[[], Detector]) -> None:
     """Simulated runs with the failure detector finish their epochs, and no invariant breaks; one that learns suspects
     nobody who is only slow (I35)."""
     _finishes(lambda: Policies(detector=make()), "the failure detector", suspects=False)
+
+
+@attrs.define
+class _Rated:
+    """A meta-controller in a simulated run, whose ranks tell one rate for ever: it is told one that falls to a tenth in
+    every third cycle, so that there is something to answer."""
+
+    meta: Meta
+    cycles: int = 0
+
+    def observe(self, lr: float | None, anchor: int, verdict: Verdict, phase: CadencePhase) -> NudgeDown | None:
+        self.cycles += 1
+        return self.meta.observe(10.0 ** -(self.cycles // 3), anchor, verdict, phase)
+
+    def saved(self) -> dict[str, Any]:
+        return {"cycles": self.cycles, "meta": self.meta.saved()}
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        if not self.meta.restore(saved["meta"]):
+            return False
+        self.cycles = saved["cycles"]
+        return True
+
+
+@METAS.check("P431", Level.L3, doc=f"{GUIDE}#in-a-run")
+def a_run_with_the_meta_controller_ends(make: Callable[[], Meta]) -> None:
+    """Simulated runs with the meta-controller, and a rate that falls again and again, finish their epochs, and no
+    invariant breaks (C-13, I62)."""
+    _finishes(lambda: Policies(meta=lambda: _Rated(make())), "the meta-controller")

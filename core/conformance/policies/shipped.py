@@ -1,4 +1,5 @@
-"""The policies that ship, by the names that a user gives them: the knobs `guard`, `policy` and `detector` of a run."""
+"""The policies that ship, by the names that a user gives them: the knobs `guard`, `policy`, `detector` and
+`meta_controller` of a run."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from ...config import GUARD_NAMES, POLICIES, Config
 from ...detector import FixedDetector, LearnedDetector
 from ...errors import ConfigError
 from ...guard import chosen
+from ...meta import MetaController
 from ...named import named
 from ...policies import Cadence
 
@@ -40,6 +42,7 @@ SHIPPED: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "guard": {name: functools.partial(chosen, Config(guard=name)) for name in GUARD_NAMES},
     "cadence": {policy: _Paced(policy) for policy in POLICIES},
     "detector": {"learned": LearnedDetector, "fixed": functools.partial(FixedDetector, FIXED_S)},
+    "meta": {"true": MetaController},
 }
 """What makes each of them, by kind and name."""
 

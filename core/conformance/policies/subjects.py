@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...cadence import CadencePhase
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 from ...guard import GuardInput
 from ...named import lacking
@@ -19,12 +20,16 @@ from ...policy_choice import tried
 from ...simulation.dice import Dice
 from .. import Kit, accepting, ensure
 
-__all__ = ["GUIDE", "RANKS", "WILD", "cadence", "ensure_claims", "ensure_shape", "guard_inputs", "plain", "reports",
-           "runaway", "stated_claims", "verdicts", "window"]  # fmt: skip
+__all__ = ["GUIDE", "RANKS", "SMALL", "WILD", "Observed", "cadence", "ensure_claims", "ensure_shape", "guard_inputs",
+           "meta_inputs", "plain", "reports", "runaway", "stated_claims", "verdicts", "window"]  # fmt: skip
 
 GUIDE = "guides/write-a-policy.md"
 RANKS = (0, 1, 2, 5)
 """The seats of most checks: four, with a gap."""
+SMALL = 20_000
+"""Characters of JSON that a history may have: it is kept beside every checkpoint."""
+Observed = tuple[float | None, int, Verdict, CadencePhase]
+"""What a meta-controller gets of a cycle: rate, anchor, verdict, phase."""
 WILD = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e-308, 1e308, 1.0, 40.0, 100.0)
 
 
@@ -104,6 +109,15 @@ def guard_inputs(number: int, length: int) -> Iterator[GuardInput]:
             k_used=dice.pick((0, 1, 40, 1 << 60)), k_max=dice.pick((0, 1, 10, 1 << 60)), pre_norms=norms,
             post_norm=dice.pick(WILD) if norms is not None else None,
         )  # fmt: skip
+
+
+def meta_inputs(number: int, length: int) -> Iterator[Observed]:
+    """Wild cycles, as a meta-controller sees them."""
+    dice = Dice(number)
+    for verdict in verdicts(number, length):
+        rate = dice.pick(WILD) if dice.chance(0.5) else dice.unit()
+        yield (None if dice.chance(0.1) else rate, dice.pick((1, 2, 20, 200, 1 << 60)), verdict,
+               dice.pick(tuple(CadencePhase)))  # fmt: skip
 
 
 def runaway(length: int, ranks: Sequence[int] = RANKS) -> Iterator[GuardInput]:

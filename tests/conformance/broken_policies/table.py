@@ -6,10 +6,10 @@ import functools
 
 from paceline.core.conformance.policies import KITS, claims_of
 
-from conformance.broken_policies import cadences, detectors, guards
+from conformance.broken_policies import cadences, detectors, guards, metas
 from conformance.caught import Folder
 
-__all__ = ["CADENCES", "DETECTORS", "FOLDERS", "GUARDS"]
+__all__ = ["CADENCES", "DETECTORS", "FOLDERS", "GUARDS", "METAS"]
 
 GUARDS = Folder(
     kit=KITS["guard"],
@@ -74,5 +74,27 @@ DETECTORS = Folder(
     },
     both_ways={"learns": ("P321", detectors.OneForAll, detectors.LearnsInSecret)},
 )
-FOLDERS = {"cadence": CADENCES, "guard": GUARDS, "detector": DETECTORS}
+METAS = Folder(
+    kit=KITS["meta"],
+    modules=(metas,),
+    claims=functools.partial(claims_of, "meta"),
+    caught={
+        "P401": [metas.ClaimsByHalves, metas.HasNoMemory, metas.CannotBeMade],
+        "P411": [metas.DividesByTheRate, metas.NudgesByTheFall, metas.AnswersInNumbers, metas.LoopsDownTheRate],
+        "P412": [metas.CountsItsCalls],
+        "P413": [metas.HasOneMemory, metas.IsOneForAll],
+        "P414": [metas.ForgetsItsRates, metas.SavesObjects],
+        "P415": [metas.TakesAnyRecord, metas.ForgetsWhatItRefuses],
+        "P416": [metas.RemembersEverything],
+        "P421": [metas.NudgesARise],
+        "P422": [metas.SeesNoCliff, metas.CliffsInSecret],
+        "P423": [metas.HearsNoComplaint, metas.HearsInSecret],
+        "P431": [metas.StopsInARun],
+    },
+    both_ways={
+        "cliffs": ("P422", metas.SeesNoCliff, metas.CliffsInSecret),
+        "sustained": ("P423", metas.HearsNoComplaint, metas.HearsInSecret),
+    },
+)
+FOLDERS = {"cadence": CADENCES, "guard": GUARDS, "detector": DETECTORS, "meta": METAS}
 """By the name of what they are for, in the order of `KITS`."""

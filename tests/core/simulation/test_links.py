@@ -49,6 +49,35 @@ def test_a_transfer_takes_as_long_as_it_is_large(lane: str) -> None:
     assert seconds(2) == pytest.approx(2.0, rel=2 * JITTER)
 
 
+def call_s(blocks: int, part_s: tuple[float, ...]) -> float:
+    """How long the first call in place takes after the one that forms the run, from its last member's entry on; a rank
+    for each link."""
+    world = World(Setup(ranks=len(part_s), samples=8 * len(part_s), blocks=blocks,
+                        knobs={**KNOBS, "averager": "collective"}))  # fmt: skip
+    entered, made = [], []
+
+    def hear(step: Step) -> None:
+        if world.co.cycle.number == 1 and not made:
+            entered.append((step.at, sum(process.inside is not None for process in world.processes)))
+            made.extend([step.at] if step.action.kind == "unite" else [])
+
+    pace = Pace(step_s=(1.0,), latency_s=LATENCY_S, part_s=part_s, reduce_s=0.5)
+    clockwork = Clockwork(world, pace, Dice(1), hear)
+    while not made and clockwork.advance():
+        pass
+    return made[0] - next(at for at, inside in entered if inside == len(part_s))
+
+
+def test_a_call_in_place_takes_as_long_as_the_slowest_link_needs_for_the_model() -> None:
+    """R-13, R-15: around a ring each link carries all blocks but one share, twice: of two ranks as many as the model
+    has, of four half as many again, of one none. The time of the sum itself comes on top."""
+    assert call_s(16, (1.0, 1.0)) == pytest.approx(0.5 + 16.0, rel=2 * JITTER)
+    assert call_s(2, (1.0, 1.0)) == pytest.approx(0.5 + 2.0, rel=2 * JITTER)
+    assert call_s(16, (1.0, 5.0)) == pytest.approx(0.5 + 80.0, rel=2 * JITTER)
+    assert call_s(16, (1.0, 1.0, 5.0, 1.0)) == pytest.approx(0.5 + 120.0, rel=2 * JITTER)
+    assert call_s(16, (1.0,)) == pytest.approx(0.5, rel=2 * JITTER)
+
+
 def test_a_slow_link_keeps_no_control_waiting() -> None:
     """N-5: neither that of the other rank, nor its own. While rank 1 sends its contribution for some minutes, what both
     say and hear takes the latency of a message."""

@@ -1,0 +1,182 @@
+"""The kit for meta-controllers (B-40 to B-43, B-16, C-13)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+
+from ...cadence import CadencePhase
+from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth
+from ...meta import Meta
+from .. import Kit, Level, accepting, ensure
+from .subjects import GUIDE, SMALL, Observed, ensure_claims, ensure_shape, meta_inputs, plain
+
+__all__ = ["METAS"]
+
+METAS: Kit[Callable[[], Meta]] = Kit(
+    name="metas",
+    version=1,
+    capabilities={
+        "cliffs": "shortens the window when the learning rate falls to a tenth from one cycle to the next",
+        "sustained": "shortens the window when the guard complains cycle after cycle",
+    },
+)
+SEEN = (0, 1, 2, 5, 9)
+"""Cycles that a meta-controller has seen before it is stopped, or a record is brought to it."""
+MATURE = CadencePhase.MATURE
+
+
+def _answers(meta: Meta, cycles: Iterable[Observed]) -> list[NudgeDown | None]:
+    return [meta.observe(*cycle) for cycle in cycles]
+
+
+def _steps(length: int = 24, every: int = 4) -> list[Observed]:
+    """A guard that is content, an anchor that rests, and a rate that falls to a tenth again and again."""
+    return [(10.0 ** -(cycle // every), 20, Stable(), MATURE) for cycle in range(length)]
+
+
+def _complaints(length: int = 24) -> list[Observed]:
+    """A rate and an anchor that rest, and a guard that is never content."""
+    return [(0.1, 20, SuppressGrowth(), MATURE) for _ in range(length)]
+
+
+def _streams() -> list[list[Observed]]:
+    return [_steps(), _complaints(), *(list(meta_inputs(number, 40)) for number in range(5))]
+
+
+@METAS.check("P401", Level.L0, doc=f"{GUIDE}#a-meta-controller")
+def a_meta_controller_is_made(make: Callable[[], Meta]) -> None:
+    """The factory makes one without arguments that has all that is asked of it, and claims only what can be claimed."""
+    with accepting("making one"):
+        made = make()
+    ensure_shape(made, Meta)
+    ensure_claims(METAS, make, made)
+
+
+@METAS.check("P411", Level.L1, doc=f"{GUIDE}#total")
+def a_meta_controller_answers_everything(make: Callable[[], Meta]) -> None:
+    """Whatever the rate, the anchor, the verdict and the phase of a cycle are, the answer is None or a nudge, and a
+    nudge is by a factor from 0 to 1; what it was told stays as it was (B-43)."""
+    for number in range(30):
+        meta = make()
+        for cycle in meta_inputs(number, 40):
+            told = repr(cycle)
+            with accepting(f"observe{told}"):
+                answer = meta.observe(*cycle)
+            ensure(repr(cycle) == told, f"it changed the {told} that it was told to {cycle}")
+            ensure(answer is None or isinstance(answer, NudgeDown), f"observe gave {answer!r}, no nudge and not None")
+            if answer is not None:
+                usable = isinstance(answer.factor, int | float) and math.isfinite(answer.factor)
+                ensure(usable and 0 < answer.factor <= 1, f"after observe{told} it nudges by {answer.factor!r}")
+
+
+@METAS.check("P412", Level.L1, doc=f"{GUIDE}#the-same-again")
+def a_meta_controller_is_a_function_of_its_history(make: Callable[[], Meta]) -> None:
+    """Two of one process that were told the same, one after the other, give the same answers (N-13)."""
+    for cycles in _streams():
+        first, second = _answers(make(), cycles), _answers(make(), cycles)
+        ensure(repr(first) == repr(second), f"the same cycles were answered with {second} the second time, {first} the "
+               "first")  # fmt: skip
+
+
+@METAS.check("P413", Level.L1, doc=f"{GUIDE}#the-same-again")
+def two_meta_controllers_share_nothing(make: Callable[[], Meta]) -> None:
+    """What one is told changes no answer of another, and nothing that it saves: each call of the factory makes a new
+    one, and two runs in one process have nothing in common (N-13)."""
+    for cycles in _streams():
+        alone = make()
+        due = _answers(alone, cycles), repr(alone.saved())
+        mine, other = make(), make()
+        strange = meta_inputs(99, len(cycles))
+        found = []
+        for cycle, foreign in zip(cycles, strange, strict=True):
+            other.observe(*foreign)
+            found.append(mine.observe(*cycle))
+        ensure(repr(found) == repr(due[0]), f"beside another one it answered {found}, alone {due[0]}")
+        ensure(repr(mine.saved()) == due[1], f"beside another one it saves {mine.saved()}, alone {due[1]}")
+
+
+@METAS.check("P414", Level.L1, doc=f"{GUIDE}#saved-and-restored")
+def a_meta_controller_goes_on_after_a_restart(make: Callable[[], Meta]) -> None:
+    """What it saved is JSON, and the one that restores it answers from there as the first one does (B-16)."""
+    for cycles in _streams():
+        for cut in SEEN:
+            first, second = make(), make()
+            _answers(first, cycles[:cut])
+            saved = plain(first.saved(), "a meta-controller")
+            ensure(second.restore(saved) is True, "it does not restore what it saved itself")
+            ensure(repr(_answers(first, cycles[cut:])) == repr(_answers(second, cycles[cut:])),
+                   f"restored after {cut} cycles, it answers otherwise")  # fmt: skip
+
+
+@METAS.check("P415", Level.L1, doc=f"{GUIDE}#saved-and-restored")
+def a_meta_controller_knows_foreign_records(make: Callable[[], Meta]) -> None:
+    """A record that is not its own is refused with False, and changes nothing: neither a new one, nor what one has seen
+    of a run (B-16)."""
+    records: tuple[dict[str, object], ...] = (
+        {}, {"meta": "another"}, {"meta": None, "rates": [1]}, {"rates": "x"}, {"": math.nan},
+    )  # fmt: skip
+    for record in records:
+        for seen in SEEN:
+            meta, twin = make(), make()
+            for each in (meta, twin):
+                _answers(each, [*_steps(seen), *_complaints(seen)])
+            with accepting(f"restore({record})"):
+                taken = meta.restore(record)
+            ensure(taken is False, f"it took {record} for its own history")
+            after = f"the {record} that it refused after {seen} cycles left a trace"
+            saved = [plain(each.saved(), "a meta-controller") for each in (meta, twin)]
+            ensure(saved[0] == saved[1], f"{after} in what it saves")
+            ensure(_answers(meta, _steps()) == _answers(twin, _steps()), after)
+
+
+@METAS.check("P416", Level.L1, doc=f"{GUIDE}#saved-and-restored")
+def a_meta_controller_does_not_grow(make: Callable[[], Meta]) -> None:
+    """Its history stays small however long the run is: it is kept in the journal."""
+    meta = make()
+    _answers(meta, meta_inputs(1, 3000))
+    size = len(json.dumps(plain(meta.saved(), "a meta-controller")))
+    ensure(size <= SMALL, f"after 3000 cycles its history has {size} characters, {SMALL} are allowed")
+
+
+@METAS.check("P421", Level.L2, doc=f"{GUIDE}#a-meta-controller")
+def a_run_that_rests_is_not_nudged(make: Callable[[], Meta]) -> None:
+    """While the rate rests or rises, or none is known, and the guard is content, there is no nudge, in no phase (B-40,
+    B-41)."""
+    for phase in CadencePhase:
+        for rates in ([0.1] * 60, [0.001 * (cycle + 1) for cycle in range(60)], [None] * 60):
+            cycles: list[Observed] = [(rate, 20, Stable(), phase) for rate in rates]
+            nudges = [answer for answer in _answers(make(), cycles) if answer is not None]
+            ensure(not nudges, f"in {phase.name}, with the rates {rates[:3]} and so on, it gave {nudges[:1]}")
+
+
+def _never(make: Callable[[], Meta], cycles: list[Observed], claim: str) -> None:
+    nudges = [answer for answer in _answers(make(), cycles) if answer is not None]
+    ensure(not nudges, f"it gave {nudges[:1]}: claim {claim}")
+
+
+def _knows_no_cliff(make: Callable[[], Meta]) -> None:
+    _never(make, _steps(), "cliffs")
+
+
+@METAS.check("P422", Level.L2, doc=f"{GUIDE}#claims", needs="cliffs", unclaimed=_knows_no_cliff)
+def a_cliff_is_nudged(make: Callable[[], Meta]) -> None:
+    """A rate that falls to a tenth is answered with a nudge before it falls again. Who does not claim it never nudges
+    for that (B-41)."""
+    answers = _answers(make(), _steps(24, 4))
+    for cliff in range(4, 24, 4):
+        nudged = any(answer is not None for answer in answers[cliff : cliff + 4])
+        ensure(nudged, f"the rate fell to a tenth in cycle {cliff}, and cycles {cliff} to {cliff + 3} had no nudge")
+
+
+def _knows_no_complaint(make: Callable[[], Meta]) -> None:
+    _never(make, _complaints(), "sustained")
+
+
+@METAS.check("P423", Level.L2, doc=f"{GUIDE}#claims", needs="sustained", unclaimed=_knows_no_complaint)
+def a_guard_that_goes_on_complaining_is_heard(make: Callable[[], Meta]) -> None:
+    """A guard that is not content for 24 cycles is answered with a nudge. Who does not claim it never nudges for it
+    (B-42)."""
+    answers = _answers(make(), _complaints())
+    ensure(any(answer is not None for answer in answers), "24 complaints in a row were never answered with a nudge")
