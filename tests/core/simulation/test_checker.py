@@ -366,6 +366,16 @@ def test_the_command_writes_a_counterexample_and_ends_with_1(monkeypatch: pytest
     assert isinstance(invoke("--out", str(tmp_path / "file" / "x")).exception, ConfigError)
 
 
+@pytest.mark.parametrize(
+    "words", [("--prove", "--ranks", "3"), ("--prove", "--set", "anchor=2"), ("--prove", "--policy", "sync"),
+              ("--prove", "--symmetry", "0,1"), ("--processes", "2")],
+)  # fmt: skip
+def test_no_option_is_passed_over_in_silence(words: tuple[str, ...]) -> None:
+    """Whoever asks for three ranks is not to wait for the end of another search."""
+    refused = invoke(*words).exception
+    assert isinstance(refused, ConfigError) and words[-2] in str(refused)
+
+
 def test_to_prove_is_to_explore_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proof that was cut is none; rows are told once for all of them."""
     monkeypatch.setattr(checker_module, "PROOFS", (Bounds(ranks=1), ALONE))
