@@ -71,8 +71,8 @@ class Counterexample:
 
 
 def counterexample(bounds: Bounds, failure: Failure) -> Counterexample:
-    """Play the actions of a failure on a world. Raises `InvariantError` if they do not lead to it, the same invariant to
-    be broken. What is seen of it may differ in notes that the search has forgotten (`forget.py`)."""
+    """Play the actions of a failure on a world. Raises `InvariantError` if they do not lead to it, the same invariant
+    to be broken. What is seen of it may differ in notes that the search has forgotten (`forget.py`)."""
     setup = bounds.setup()
     world, steps, timed = World(setup), list[Step](), list[Timed]()
     broken: Violation | None = None
