@@ -21,9 +21,9 @@ import click
 
 from ..core.config import POLICIES
 from ..core.errors import ConfigError
-from .knobs import find_here, parse_knobs
+from .knobs import find_here, parse_knobs, was_given
 from .places import folder_for, write_text
-from .pool import spawned
+from .pool import MOST_PROCESSES, spawned
 
 if TYPE_CHECKING:
     from ..core.simulation.check_report import CheckReport
@@ -35,6 +35,8 @@ __all__ = ["check", "parse_budget"]
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 SECONDS_OVER, SECONDS_PLAIN = 0.2, 30.0
 """Between two words about how far a search is: in a line that is written over, and in lines of their own."""
+OWN_BOUNDS = ("ranks", "cycles", "drops", "duplicates", "deaths", "restarts", "failures", "policy", "symmetry")
+"""Options that say what one search explores, which --prove knows by itself."""
 FILES = {"counterexample.schedule": "schedule", "counterexample.mmd": "diagram", "test_counterexample.py": "test"}
 
 
@@ -70,7 +72,7 @@ def parse_symmetry(text: str) -> tuple[int, ...]:
 @click.option("--all-notes", is_flag=True, help="Tell apart states that differ in notes nobody decides by; likewise.")
 @click.option("--symmetry", metavar="A,B,...", help="Ranks that may change places: fewer states. Looked at in each.")
 @click.option("--prove", is_flag=True, help="Explore the configurations that releases are checked with, to the end.")
-@click.option("--processes", default=2, show_default=True, type=click.IntRange(min=1), metavar="N",
+@click.option("--processes", default=2, show_default=True, type=click.IntRange(1, MOST_PROCESSES), metavar="N",
               help="With --prove: processes that explore them.")
 @click.option("--rows/--no-rows", default=True, help="Name the rows of the tables that were never taken.")
 @click.option("--out", default="paceline-check", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
@@ -87,6 +89,7 @@ def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: boo
     """
     from ..core.simulation.checker import PROOFS, Bounds
 
+    _check_options(prove)
     seconds = math.inf if prove and budget is None else parse_budget("60s" if budget is None else budget)
     given = tuple(sorted({"policy": policy, **parse_knobs(knobs)}.items()))
     bounds = list(PROOFS) if prove else [Bounds(**numbers, knobs=given)]
@@ -112,6 +115,15 @@ def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: boo
         click.echo("\n".join(_never(found)))
     bad = [report for report in found if not report.ok or (prove and not report.exploration.complete)]
     return 1 if bad else 0
+
+
+def _check_options(prove: bool) -> None:
+    """No option is passed over in silence. Raises `ConfigError`."""
+    own = [f"--{name}" for name in OWN_BOUNDS if was_given(name)] + ["--set"] * was_given("knobs")
+    if prove and own:
+        raise ConfigError(f"--prove explores configurations of its own: leave {', '.join(own)} out, or --prove")
+    if not prove and was_given("processes"):
+        raise ConfigError("--processes is for the configurations of --prove: one search has one process; leave it out")
 
 
 # --- exploring -------------------------------------------------------------------------------------------------------

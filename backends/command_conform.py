@@ -104,6 +104,8 @@ def judged(job: Job, name: str, json_path: Path | None, patience_s: float) -> in
 @_seconds("--evidence", "evidence_s", help="In what time the death of a peer must be evidenced.  [default: 5]")
 @_seconds("--limit", "limit_s", help="In what time a dial to nobody, or a handshake that stands still, must end.  "
                                      "[default: 60]")
+@_seconds("--idle", "idle_s", help="How long a bulk lane is left silent, as it is while ranks compute.  "
+                                   "[default: 12, with --fast 0.2]")
 @click.argument("target", required=False)
 def transport(level: str, only: Sequence[str], json_path: Path | None, list_only: bool, fast: bool, target: str | None,
               patience_s: float | None, **times: float | None) -> int:

@@ -82,15 +82,21 @@ def simulate(ranks: int, seeds: int | None, seed: int | None, faults: str, polic
     cases = [Case(seed=number, ranks=ranks, faults=faults, policy=policy, knobs=given) for number in numbers]
     _check(cases[0])
     campaign = Campaign(faults, ranks)
-    with _progress(len(cases), hidden=as_json) as advance:
+    written: dict[int, Path] = {}
+    with _progress(len(cases), hidden=as_json) as progress:
         alone = None if as_json else _Teller()
         outcomes = _outcomes(cases, min(processes, len(cases))) if seed is None else [_run(cases[0], alone)]
         for outcome in outcomes:
             campaign.add(outcome)
-            advance(len(campaign.failures))
-    written = _write_failures(campaign, out)
+            if outcome.schedule is not None:
+                # At once: a campaign is long, and who ends it for what it has found wants to have that.
+                written[outcome.case.seed] = file = _file(out, outcome.case.seed)
+                write_text(file, str(outcome.schedule))
+                progress.say(f"seed {outcome.case.seed}: {outcome.violation}; {file}")
+            progress.advance(len(campaign.failures))
+    _shorten(campaign, written)
     if keep and seed is not None:
-        written[seed] = write_text(out / f"seed-{seed}.schedule", _whole(cases[0]))
+        written[seed] = write_text(_file(out, seed), _whole(cases[0]))
     if as_json:
         schedules = {str(number): str(path) for number, path in written.items()}
         click.echo(json.dumps({**campaign.facts(), "schedules": schedules}, indent=1))
@@ -153,14 +159,22 @@ class _progress:
         self._plain = not hidden and not console.is_terminal
         self._total, self._done = total, 0
 
-    def __enter__(self) -> Callable[[int], None]:
+    def __enter__(self) -> _progress:
         self._bar.start()
-        return self._advance
+        return self
 
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def _advance(self, failed: int) -> None:
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._bar.disable:
+            click.echo(text, err=True)
+        else:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def advance(self, failed: int) -> None:
+        """One more run is over; so many have failed."""
         self._done += 1
         self._bar.update(self._task, advance=1, failed=failed)
         if self._plain and (self._done in PLAIN_FIRST or self._done % PLAIN_EVERY == 0):
@@ -193,19 +207,21 @@ def _whole(case: Case) -> str:
     return str(outcome.schedule or run.schedule())
 
 
-def _write_failures(campaign: Campaign, out: Path) -> dict[int, Path]:
-    """The schedules of failures, and then the first few of them as short as can be: that may take minutes, and whoever
-    does not wait for it has the whole ones."""
+def _file(out: Path, seed: int) -> Path:
+    return out / f"seed-{seed}.schedule"
+
+
+def _shorten(campaign: Campaign, written: dict[int, Path]) -> None:
+    """The first few schedules of failures as short as can be: that may take minutes, and whoever does not wait for it
+    has the whole ones."""
     from ..core.simulation.shrink import shrink
     from ..transports.codec import MsgpackCodec
 
-    ends = sorted(campaign.failures.items())
-    failed = [(seed, end.schedule, end.violation) for seed, end in ends if end.schedule is not None]
-    written = {seed: write_text(out / f"seed-{seed}.schedule", str(schedule)) for seed, schedule, _ in failed}
-    for seed, schedule, violation in failed[:SHOWN]:
-        click.echo(f"seed {seed}: {violation}; {written[seed]} is being shortened", err=True)
-        write_text(written[seed], str(shrink(schedule, MsgpackCodec())))
-    return written
+    for seed, file in sorted(written.items())[:SHOWN]:
+        schedule = campaign.failures[seed].schedule
+        if schedule is not None:
+            click.echo(f"seed {seed}: {file} is being shortened", err=True)
+            write_text(file, str(shrink(schedule, MsgpackCodec())))
 
 
 def _summary(campaign: Campaign, written: dict[int, Path]) -> Iterator[str]:

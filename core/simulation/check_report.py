@@ -71,7 +71,8 @@ class Counterexample:
 
 
 def counterexample(bounds: Bounds, failure: Failure) -> Counterexample:
-    """Play the actions of a failure on a world. Raises `InvariantError` if they do not lead to it."""
+    """Play the actions of a failure on a world. Raises `InvariantError` if they do not lead to it, the same invariant
+    to be broken. What is seen of it may differ in notes that the search has forgotten (`forget.py`)."""
     setup = bounds.setup()
     world, steps, timed = World(setup), list[Step](), list[Timed]()
     broken: Violation | None = None
@@ -81,10 +82,13 @@ def counterexample(bounds: Bounds, failure: Failure) -> Counterexample:
         except Violation as violation:
             broken = violation
         timed.append((world.now, action))
-    if (broken is None) != (failure.property != Violation.__name__) or (broken and str(broken) != failure.text):
+        if broken is not None:
+            break
+    breaks = failure.text.partition(":")[0] if failure.property == Violation.__name__ else None
+    if breaks != (broken.name if broken else None):
         raise InvariantError(f"the checker's counterexample leads to {broken}, not to {failure.text}; please report it")
-    said = failure.text if broken is not None else f"{failure.property}: {failure.text}"
-    schedule = Schedule(setup=setup, actions=tuple(timed), breaks=broken.name if broken else None)
+    said = str(broken) if broken is not None else f"{failure.property}: {failure.text}"
+    schedule = Schedule(setup=setup, actions=tuple(timed), breaks=breaks)
     if broken is None:
         schedule, text = _never(schedule, world, failure)
         said += text

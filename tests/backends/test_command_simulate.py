@@ -10,9 +10,11 @@ from click.testing import CliRunner
 
 from paceline.backends import command_simulate
 from paceline.backends.cli import cli
+from paceline.backends.endings import INTERRUPTED, end
 from paceline.core.cycle import Cycle
 from paceline.core.errors import CheckpointError, ConfigError
 from paceline.core.simulation.schedule import Schedule, ScheduleError
+from paceline.core.simulation.simulator import Case, Outcome
 
 SMALL = ("--ranks", "3", "--processes", "1")
 
@@ -72,6 +74,27 @@ def test_a_failure_leaves_a_short_schedule_that_replays_to_it(
     monkeypatch.undo()
     code, told = call("replay", str(file))
     assert code == 1 and "was expected to break and holds" in told
+
+
+def test_a_failure_is_kept_before_the_campaign_is_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody sees that a run has failed and presses Ctrl-C: what was found is there, whole."""
+    monkeypatch.setattr(Cycle, "gate_complete", lambda self, event: self.owing == 0 if self.forming else True)
+    run = command_simulate._run
+
+    def interrupted(case: Case, watch: object = None) -> Outcome:
+        if case.seed == 1:
+            raise KeyboardInterrupt
+        return run(case)
+
+    monkeypatch.setattr(command_simulate, "_run", interrupted)
+    words = ["simulate", "--ranks", "2", "--seeds", "2", "--processes", "1", "--faults", "calm", "--out", str(tmp_path)]
+    with pytest.raises(BaseExceptionGroup) as raised:
+        cli.main(words, standalone_mode=False)
+    schedule = Schedule.parse((tmp_path / "seed-0.schedule").read_text())
+    assert schedule.breaks is not None and f"seed 0: {schedule.breaks}" in capsys.readouterr().err
+    assert end(raised.value) == INTERRUPTED
 
 
 def test_a_run_can_be_kept_replayed_and_drawn(tmp_path: Path) -> None:

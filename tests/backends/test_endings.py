@@ -176,3 +176,23 @@ def test_the_package_is_a_command(tmp_path: Path) -> None:
     words = [sys.executable, "-P", "-m", "paceline"]
     done = subprocess.run([*words, "explain-table", "chair"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("paceline: there is no table 'chair'")
+
+
+INTERRUPTED_AS_IT_LOADS = """
+import os, signal, sys
+from paceline.__main__ import main
+
+class Presses:
+    def find_spec(name, path=None, target=None):
+        if name == "paceline.backends.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Presses)
+main()
+"""
+
+
+def test_an_interrupt_while_the_command_loads_shows_no_traceback() -> None:
+    """Its modules take a moment, and nobody is there yet who could say it in one line: the signal ends the process."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_AS_IT_LOADS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -41,7 +41,7 @@ PAGE = "guides/write-a-transport.md"
 
 KIT: Kit[Bench] = Kit(
     name="transport",
-    version=5,
+    version=6,
     capabilities={
         "across_processes": "another process of this host can dial the listener's URL",
         "across_hosts": "the listener's URL names a host, so that other hosts can dial it",
@@ -59,6 +59,9 @@ PATIENCE_S = 120.0
 GRACE_S = 10.0
 """How long after its patience a check may take to clean up; after that a call of the transport is taken to block the
 thread in which everything runs. In real time, whatever clock a bench has."""
+
+IDLE_S = (12.0, 0.2)
+"""How long a bulk lane is left silent, where nothing else is said: thoroughly, and to find out quickly."""
 
 TURN_S = 0.5
 """In what time a loop that is not blocked turns once."""
@@ -108,6 +111,8 @@ class Bench:
             free. It needs a rate above 0, because in some checks something always moves; and a check that starts a
             process needs the real one.
         thorough: whether to repeat often and use many channels.
+        idle_s: how long a bulk lane is left silent, as it is while ranks compute. What gives up a silent connection
+            after a longer time (a proxy, a translator of addresses) is not found.
     """
 
     target: str
@@ -124,6 +129,7 @@ class Bench:
     limit_s: float = _usual(60.0)
     clock: Callable[[], trio.abc.Clock] | None = None
     thorough: bool = True
+    idle_s: float = attrs.field(default=attrs.Factory(lambda bench: IDLE_S[not bench.thorough], takes_self=True))
 
     def patiently(self, seconds: float) -> float:
         """A time that is long enough as a rule; longer where the kit was given more patience than it has as a rule."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 import trio
 
-from ...core.conformance import Level, ensure, raising
+from ...core.conformance import Level, accepting, ensure, raising
 from ...core.errors import LocalProtocolError, TransportError
 from ...core.messages import BulkBlock, Exiting, RoundKey, RoundKind
-from ...core.wire import MAX_BLOCK, MAX_CONTROL
+from ...core.wire import MAX_BLOCK, MAX_CONTROL, MAX_HELLO
 from ..api import Channel
 from .kit import KIT, PAGE, Bench, due
 from .stage import (
@@ -43,6 +43,9 @@ HEADERS = (
     attrs.evolve(block(4), attempt=300, incarnation=2**31, entry=1),
 )  # fmt: skip
 """Headers in which a field that is dropped, cut to sixteen bits or mixed up shows."""
+
+NAMES_BYTES = 1024
+"""More than a message takes beside its text."""
 
 MARGIN = 64
 """Bytes watched on both sides of the memory of a block."""
@@ -150,6 +153,21 @@ async def frames_above_the_cap_are_refused(bench: Bench) -> None:
         await exchange(both)
         await rank.send_bulk(block(3), pattern(3))
         await receive_in_order(coordinator, range(1))
+
+
+@KIT.check("T213", Level.L2, doc=FRAMES)
+@both_ways
+async def long_messages_pass(bench: Bench, way: Way) -> None:
+    """Once a link is up, messages of more than 1 MiB and of nearly 16 MiB come through as they were (N-25)."""
+    async with pair(bench, way) as (sender, receiver):
+        await exchange(way.ends((sender, receiver)))
+        for length in (MAX_HELLO + 1, MAX_CONTROL - NAMES_BYTES)[: bench.times(2, 1)]:
+            message = way.large("x" * length)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sender.send, message)
+                with accepting(f"a message with a text of {length} letters"):
+                    came = await receiver.receive()
+            ensure(came == message, f"a message with a text of {length} letters came as {str(came)[:200]}")
 
 
 @KIT.check("T221", Level.L2, doc=MEMORY)

@@ -16,7 +16,18 @@ from ...core.conformance import Level, NotChecked, ensure
 from ...core.errors import PacelineError, TransportError
 from ...core.messages import BulkBlock
 from .kit import KIT, PAGE, Bench
-from .stage import BLOCK_BYTES, UNREAD_BYTES, Landing, Meeting, block, exchange, meet, pattern, quiet
+from .stage import (
+    BLOCK_BYTES,
+    UNREAD_BYTES,
+    Landing,
+    Meeting,
+    block,
+    cancel_after,
+    exchange,
+    meet,
+    pattern,
+    quiet,
+)
 
 __all__ = ["DESCRIPTORS"]
 
@@ -25,19 +36,25 @@ DESCRIPTORS = Path("/proc/self/fd")
 MAPPINGS = Path("/proc/self/maps")
 SHARED = "/dev/shm/"
 LOSES_EVERY = 6
-"""Every how many lives a channel is lost inside a block, which takes as long as all the rest of one."""
+"""Every how many lives a channel is lost inside a block, which takes as long as all the rest of one; and another one
+ends with a dial to nobody, which some transports repeat for a while."""
+NOBODY_S = 0.3
+"""How long that dial may go on."""
+CANCELLED = 3
+"""Dials of a life that are cancelled on their way, each a turn later than the one before it."""
 
 
 @KIT.check("T351", Level.L3, doc=DOC)
 async def no_descriptor_is_left(bench: Bench) -> None:
-    """Channels, losses (inside a block, too), refused and cancelled dials give every file descriptor back."""
+    """Channels, losses (inside a block, too), dials that are refused, cancelled on their way or that nobody answers
+    give every file descriptor back."""
     _needs(DESCRIPTORS, "descriptors")
     await _stays_level(bench, "file descriptors", lambda: len(os.listdir(DESCRIPTORS)))
 
 
 @KIT.check("T352", Level.L3, doc=DOC)
 async def no_thread_is_left(bench: Bench) -> None:
-    """Channels, losses, refused and cancelled dials leave no thread but the idle ones of trio's own pool."""
+    """Channels, losses and dials that come to nothing leave no thread but the idle ones of trio's own pool."""
     await _stays_level(bench, "threads", lambda: sum(not _of_trio(each) for each in threading.enumerate()))
 
 
@@ -47,7 +64,7 @@ def _of_trio(thread: threading.Thread) -> bool:
 
 @KIT.check("T353", Level.L3, doc=DOC)
 async def no_shared_segment_is_left(bench: Bench) -> None:
-    """Channels, losses, refused and cancelled dials leave no segment of shared memory, mapped or named."""
+    """Channels, losses and dials that come to nothing leave no segment of shared memory, mapped or named."""
     _needs(MAPPINGS, "mappings")
     others, seen = set(_shared()), set[str]()
     await _stays_level(bench, "shared mappings", lambda: len(_shared()), lambda: seen.update(_shared()))
@@ -77,6 +94,10 @@ async def _stays_level(bench: Bench, what: str, count: Callable[[], int], look: 
                 await _live(met, look)
                 if life % LOSES_EVERY == 1:
                     await _lose_inside_a_block(met)
+                if life > 0:  # what the first life leaves behind is no growth
+                    await _dial_and_cancel(met, range((life - 1) * CANCELLED, life * CANCELLED))
+                if life % LOSES_EVERY == 2:
+                    await _dial_nobody(met)
             await quiet(0.01)
             gc.collect()
             levels.append(count())
@@ -121,6 +142,26 @@ async def _live(met: Meeting, look: Callable[[], object]) -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await met.transport.dial(met.listener.url, met.credentials)
+
+
+async def _dial_and_cancel(met: Meeting, after: range) -> None:
+    """Dials that are cancelled after so many turns; one that is through by then is closed."""
+    for turns in after:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cancel_after, scope, turns)
+                rank = await met.transport.dial(met.listener.url, met.credentials)
+                with trio.CancelScope(shield=True):
+                    await rank.aclose()
+                nursery.cancel_scope.cancel()
+
+
+async def _dial_nobody(met: Meeting) -> None:
+    """Close the listener, and dial all the same."""
+    await met.listener.aclose()
+    with suppress(TransportError), trio.move_on_after(NOBODY_S):
+        rank = await met.transport.dial(met.listener.url, met.credentials)
+        await rank.aclose()
 
 
 async def _lose_inside_a_block(met: Meeting) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import attrs
 import trio
 
-from ...core.conformance import CheckFailed, Level, ensure
+from ...core.conformance import CheckFailed, Level, accepting, ensure
 from ...core.errors import TransportError
 from ..api import Channel
 from .kit import KIT, PAGE, Bench, within
 from .stage import (
+    BLOCK_BYTES,
     UNREAD_BYTES,
+    Flood,
     Way,
     beacon,
     block,
     both_ways,
     clogged,
+    exchange,
     heartbeat,
+    meet,
     pair,
     pattern,
     quiet,
@@ -32,6 +36,9 @@ LONG = 900_000
 """Letters of a message near the cap of an unwelcomed rank, for filling a control lane."""
 
 MOVING_BYTES = 2 * 1024 * 1024
+
+SILENT_BEATS = 5
+"""Heartbeats in the time in which a bulk lane is silent."""
 
 
 @KIT.check("T241", Level.L2, doc=BACK_PRESSURE)
@@ -125,6 +132,48 @@ async def control_waits_behind_bulk(bench: Bench) -> None:
         with within(bench.evidence_s, "a heartbeat after the blocks before it were read"):
             await late.came.wait()
         nursery.cancel_scope.cancel()
+
+
+@KIT.check("T253", Level.L2, doc=LANES)
+@both_ways
+async def slow_ranks_delay_nobody_else(bench: Bench, way: Way) -> None:
+    """While nobody reads the blocks of several channels, another one of the same process passes messages within one
+    heartbeat period, and blocks (N-5, N-11)."""
+    async with meet(bench) as met, trio.open_nursery() as nursery:
+        healthy = way.ends(await met.join())
+        for _ in range(bench.times(16, 8)):
+            sender, _ = way.ends(await met.join())
+            flood = Flood(sender)
+            nursery.start_soon(flood.run)
+            await flood.until_stuck(bench)
+        await _beat(*way.ends(healthy), bench.times(20, 5), bench.heartbeat_s)
+        with within(bench.evidence_s, "a block on a channel beside others that are full"):
+            nursery.start_soon(healthy[0].send_bulk, block(BLOCK_BYTES), pattern(BLOCK_BYTES))
+            await receive_in_order(healthy[1], range(1))
+        nursery.cancel_scope.cancel()
+
+
+@KIT.check("T254", Level.L2, doc=LANES)
+@both_ways
+async def a_silent_bulk_lane_stays_good(bench: Bench, way: Way) -> None:
+    """A rank computes for a whole window and sends no block meanwhile: with heartbeats alone for a while, a channel is
+    as good as before."""
+    what = f"a block after {bench.idle_s:g} s without any"
+    async with pair(bench, way) as (sender, receiver):
+
+        async def wait_for_blocks() -> None:
+            with accepting(what):
+                await receive_in_order(receiver, range(2))
+
+        await sender.send_bulk(block(3), pattern(3))
+        with within(bench.idle_s + SILENT_BEATS * bench.heartbeat_s + bench.evidence_s, what):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_for_blocks)
+                for number in range(1, SILENT_BEATS + 1):
+                    await trio.sleep(bench.idle_s / SILENT_BEATS)
+                    await exchange(way.ends((sender, receiver)), number)
+                with accepting(what):
+                    await sender.send_bulk(block(3, offset=1), pattern(3, 1))
 
 
 @attrs.define(eq=False)

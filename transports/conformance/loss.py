@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import trio
 
 from ...core.conformance import CheckFailed, Level, accepting, ensure, raising
 from ...core.errors import TransportError
 from ..api import Channel
 from .kit import KIT, PAGE, Bench, due, within
-from .stage import UP, Flood, Landing, Way, block, both_ways, every_call, heartbeat, meet, pair, pattern, quiet
+from .stage import (
+    UP,
+    Flood,
+    Landing,
+    Way,
+    block,
+    both_ways,
+    every_call,
+    exchange,
+    heartbeat,
+    meet,
+    pair,
+    pattern,
+    quiet,
+    receive_in_order,
+)
 
 __all__: list[str] = []
 
@@ -139,3 +156,27 @@ async def a_loss_concerns_one_channel_only(bench: Bench) -> None:
             ensure(came == heartbeat(number), f"a healthy channel beside lost ones brought {came}")
         for _, coordinator in pairs[::2]:
             await _cause(coordinator, "receive", UP, bench)
+
+
+@KIT.check("T317", Level.L3, doc=DOC)
+@both_ways
+async def a_new_channel_begins_anew(bench: Bench, way: Way) -> None:
+    """What was under way when a channel ended, or was sent into its end, never comes on the next one: a rank that comes
+    back says again what is missing (N-3, M-42)."""
+    async with meet(bench) as met:
+        sender, receiver = way.ends(await met.join())
+        for number in (11, 12):
+            await sender.send(way.small(number))
+            await sender.send_bulk(block(10, offset=number), pattern(10, number))
+        await receiver.aclose()
+        await _cause(sender, "receive", way, bench)
+        for call in every_call(sender, way.small(13)).values():
+            with suppress(TransportError):
+                await call()
+        await sender.aclose()
+        again = await met.join()
+        await exchange(again)
+        sender, receiver = way.ends(again)
+        await sender.send_bulk(block(10), pattern(10))
+        with within(bench.evidence_s, "a block on a channel that followed a lost one"):
+            await receive_in_order(receiver, range(1))

@@ -28,6 +28,7 @@ __all__ = [
     "beacon",
     "block",
     "both_ways",
+    "cancel_after",
     "clogged",
     "every_call",
     "exchange",
@@ -194,6 +195,13 @@ async def quiet(cushion_s: float = 0.0) -> None:
     from trio.testing import wait_all_tasks_blocked
 
     await wait_all_tasks_blocked(cushion_s)
+
+
+async def cancel_after(scope: trio.CancelScope, turns: int) -> None:
+    """Cancel what runs beside this after so many turns of the loop."""
+    for _ in range(turns):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()
 
 
 async def exchange(pair: Pair, number: int = 1) -> None:

@@ -10,6 +10,7 @@ from conformance.broken_transports import (
     cancelled,
     careless,
     claims,
+    crowds,
     deaths,
     doors,
     ends,
@@ -26,7 +27,7 @@ __all__ = ["FOLDER"]
 
 FOLDER = Folder(
     kit=KIT,
-    modules=(cancelled, careless, claims, deaths, doors, ends, hangs, leaks, load, misuse, one_way, order),
+    modules=(cancelled, careless, claims, crowds, deaths, doors, ends, hangs, leaks, load, misuse, one_way, order),
     claims=lambda broken: attrs.asdict(broken.capabilities),
     caught={
         "T001": [doors.SaysAnotherScheme],
@@ -49,6 +50,7 @@ FOLDER = Folder(
         "T203": [order.Interleaves],
         "T211": [order.CutsLargeBlocks, careless.KnowsOneAttempt],
         "T212": [order.TakesFramesAboveTheCap],
+        "T213": [crowds.TakesShortMessagesOnly],
         "T221": [order.SpillsOverThePlace, one_way.SpillsAtTheRank],
         "T222": [misuse.FillsShortMemory],
         "T223": [load.SendsFromReusedMemory, one_way.SendsAConsensusThatChanges],
@@ -58,6 +60,8 @@ FOLDER = Folder(
         "T242": [load.UnboundedMessages, one_way.HeapsUpOrders],
         "T251": [load.BlocksFirst, one_way.OrdersWhenNothingMoves],
         "T252": [load.ControlBehindBulk, claims.HidesASeparateBulkLane, one_way.BeaconsBehindBlocks],
+        "T253": [crowds.OneWriterOfBlocks, crowds.FewWorkers],
+        "T254": [crowds.TakesSilenceForDeath],
         "T301": [order.TearsAFrameOnCancellation],
         "T302": [cancelled.SendsIntoNothing, one_way.ForgetsOrdersInVain],
         "T303": [cancelled.TearsAMessageOnCancellation],
@@ -72,6 +76,7 @@ FOLDER = Folder(
         "T314": [doors.RunsItsHandlerTwice],
         "T315": [order.DeliversAfterClose, one_way.HandsOrdersOutAfterClose],
         "T316": [ends.OneLossEndsAll],
+        "T317": [crowds.SaysItAgainOnTheNext],
         "T320": [deaths.KeepsTheAddressOfTheDead],
         "T321": [claims.LiesAboutProcesses, claims.HidesItsPort],
         "T322": [deaths.WaitsForTheDead],
@@ -85,7 +90,10 @@ FOLDER = Folder(
         "T342": [doors.ServesWhoeverKnocks, doors.ListensToAllTheWorld],
         "T343": [ends.WaitsForEver],
         "T344": [claims.LiesAboutHosts, doors.ListensToAllTheWorld],
-        "T351": [leaks.LeaksADescriptor, careless.KeepsADescriptorOfWhatHadNoPlace],
+        "T351": [
+            leaks.LeaksADescriptor, careless.KeepsADescriptorOfWhatHadNoPlace, crowds.LeaksWhereNobodyAnswers,
+            crowds.LeaksWhenCancelledHalfWay,
+        ],
         "T352": [leaks.LeaksAThread],
         "T353": [leaks.LeaksASegment],
     },

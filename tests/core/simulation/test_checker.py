@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from paceline.backends import command_check
 from paceline.backends.cli import cli
+from paceline.core import messages as m
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import ConfigError, InvariantError, LocalProtocolError
 from paceline.core.simulation import World
@@ -268,6 +269,25 @@ def test_a_wait_without_end_is_found_although_nothing_is_ever_wrong(monkeypatch:
     assert judge(found.schedule, world, None)[0]  # the ceiling of a window ends it, not well
 
 
+def test_what_a_note_says_in_a_violation_is_no_other_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-3: a coordinator that takes reports twice. The text of what breaks holds a number that nobody decides by, so
+    the search may have it from another run that it takes for the same; which invariant breaks is the same in both."""
+    handle = Coordinator.handle
+
+    def takes_any_number(self: Coordinator, event: Any, now: float) -> Any:
+        message = getattr(event, "message", None)
+        if isinstance(message, m.Report) and message.rank in self.peers:
+            due = attrs.evolve(message, report_seq=self.peers[message.rank].report_seq + 1)
+            event = attrs.evolve(event, message=due)
+        return handle(self, event, now)
+
+    monkeypatch.setattr(Coordinator, "handle", takes_any_number)
+    report = check(attrs.evolve(CALM, duplicates=1))
+    failure = report.exploration.failure
+    assert failure is not None and failure.faults == 1
+    _shows(report)
+
+
 def test_a_counterexample_that_shows_nothing_is_a_fault_of_the_checker() -> None:
     with pytest.raises(InvariantError, match="please report"):
         counterexample(CALM, Failure("Violation", "I1: nonsense", (), 0))
@@ -344,6 +364,16 @@ def test_the_command_writes_a_counterexample_and_ends_with_1(monkeypatch: pytest
     assert names == ["counterexample.mmd", "counterexample.schedule", "test_counterexample.py"]
     (tmp_path / "file").write_text("")
     assert isinstance(invoke("--out", str(tmp_path / "file" / "x")).exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    "words", [("--prove", "--ranks", "3"), ("--prove", "--set", "anchor=2"), ("--prove", "--policy", "sync"),
+              ("--prove", "--symmetry", "0,1"), ("--processes", "2")],
+)  # fmt: skip
+def test_no_option_is_passed_over_in_silence(words: tuple[str, ...]) -> None:
+    """Whoever asks for three ranks is not to wait for the end of another search."""
+    refused = invoke(*words).exception
+    assert isinstance(refused, ConfigError) and words[-2] in str(refused)
 
 
 def test_to_prove_is_to_explore_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
