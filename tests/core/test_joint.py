@@ -237,7 +237,8 @@ def test_a_run_that_fails_to_form_is_over_before_its_session_is_looked_at() -> N
 
 
 def test_a_run_that_is_condemned_as_it_forms_says_why_and_not_who_is_left() -> None:
-    """M-6, M-32: at one instant nobody is left to make the id, and the time to form is over for all who are here."""
+    """M-6, M-32: at one instant nobody is left to make the id, and the time to form is over; who waits for the session
+    is not late, and is told the reason."""
     hand = Joint(2, formation_s=10.0)
     hand.confirms = True
     hand.uid()
@@ -245,7 +246,8 @@ def test_a_run_that_is_condemned_as_it_forms_says_why_and_not_who_is_left() -> N
     hand.tick(9.0)
     hand.now = 60.5
     hand.feed(Tick())
-    assert "no rank made the id of session 2" in hand.co.run.text and not hand.co.alive
+    assert "no rank made the id of session 2" in hand.co.run.text and hand.co.alive == [0, 1]
+    assert {message.rank for message in messages(hand.effects, m.Shutdown)} == {0, 1}
 
 
 def test_the_lead_is_measured_from_who_is_left() -> None:
