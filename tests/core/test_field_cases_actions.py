@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
+from paceline.core.cadence_inputs import NudgeDown
 from paceline.core.ledger import Resume
 from paceline.core.phases import CyclePhase, PeerPhase, RunPhase, WorkerPhase
 from paceline.core.simulation.action import act
@@ -65,12 +66,16 @@ def test_a_resumed_run_begins_at_the_schedule_position_it_ended_at(ranks: int) -
 
 def test_averages_go_on_in_the_windows_of_the_run_that_was_saved() -> None:
     """F39, K-2, B-16: a bundle belongs to a consensus, so no steps since the last average can be in it; the cadence
-    goes on where it stood, and each window after it has the length it would have had."""
-    knobs: dict[str, Any] = dict(ranks=2, samples=120, num_epochs=3, anchor=5, max_anchor=5)
+    goes on where it stood, and each window after it has the length it would have had: not that of the anchor with which
+    a run begins."""
+    knobs: dict[str, Any] = dict(ranks=2, samples=240, num_epochs=3, anchor=5, min_anchor=1)
     first = Cohort(**knobs, save_path="runs", checkpoint_every=1)
+    first.run_until(lambda: first.co.cycle.version == 3)
+    first.co.balancer.apply(NudgeDown(0.5))  # as a guard would
     first.run()
     written = [effect.record for effect in first.effects if isinstance(effect, fx.WriteMeta)]
     record = next(one for one in written if 0 < one["version"] < written[-1]["version"])
+    assert set(record["balancer"]["counts"]) == {record["balancer"]["anchor"]} == {3}
     second = Cohort(**knobs, resume=Resume.read(record))
     before = [facts for facts in first.events("Covered") if facts["cycle"] <= record["cycle"]]
     covered = [part for facts in before for part in facts["slices"]]

@@ -94,10 +94,12 @@ def test_acks_of_one_call_open_no_other() -> None:
     hand = joint(3)
     hand.failed(2)
     hand.uid()
-    for attempt in (0, 0, 1):
-        hand.ack(0, attempt=attempt)
+    for repeat in (1, 2):
+        hand.ack(0, attempt=0)
+        assert hand.co.fenced[0, "SyncAck"] == repeat and not hand.co.peers[0].acked
+    hand.ack(0, attempt=1)
     hand.ack(1)
-    assert hand.co.cycle.pending and hand.co.fenced[0, "SyncAck"] == 2
+    assert hand.co.peers[0].acked and hand.co.cycle.pending and hand.co.fenced[0, "SyncAck"] == 2
     hand.ack(2)
 
     assert hand.co.cycle.version == 1
