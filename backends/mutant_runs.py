@@ -108,7 +108,8 @@ class Worker:
         self._from = os.fdopen(self._answers, encoding="utf-8")
         try:
             self.listed: dict[str, list[str]] = self.ask({"do": "list"})
-        except PacelineError:
+        except BaseException:  # an interrupt too: there is no block yet that would end it
+            self._process.terminate()
             self._close()
             raise
 

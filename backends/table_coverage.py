@@ -38,7 +38,7 @@ def read(path: Path) -> Tests:
             raise CheckpointError(f"{path} has format {found['format']!r}, this version reads {FORMAT}; {remedy}")
         return {name: {line["row"]: list(line["tests"]) for line in rows} for name, rows in found["tables"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no record of the tests; {remedy}") from error
+        raise CheckpointError(f"{path} is no record of the tests; name another file, or {remedy}") from error
 
 
 def report(tests: Tests, tables: Mapping[str, Table | JointTable], most: int | None) -> tuple[list[str], list[str]]:

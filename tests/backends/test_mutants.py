@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,27 @@ def test_a_sample_of_mutants_is_noticed_by_the_tests(tmp_path: Path) -> None:
 def test_tests_that_cannot_start_are_told_in_one_line() -> None:
     with pytest.raises(PacelineError, match="the tests ended with status 4"):
         runs.Worker(ROOT, ["tests/core/there_is_no_such_test.py"])
+
+
+def test_an_interrupt_while_tests_are_collected_leaves_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the command has started ends with it."""
+    begun: list[subprocess.Popen[str]] = []
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *words: Any, **more: Any) -> None:
+            super().__init__(*words, **more)
+            begun.append(self)
+
+    def presses(self: runs.Worker, job: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    monkeypatch.setattr(runs.Worker, "ask", presses)
+    with pytest.raises(KeyboardInterrupt):
+        runs.Worker(ROOT, ["tests/test_layers.py"])
+    (worker,) = begun
+    assert worker.returncode == -signal.SIGTERM
+
 
 
 # --- a child ---------------------------------------------------------------------------------------------------------

@@ -98,10 +98,12 @@ def _met(target: Target, data: bytes) -> tuple[Seen, BaseException | None]:
 
 def campaign(
     target: Target, rng: random.Random, *, seconds: float | None = None, runs: int | None = None,
-    first: Iterable[bytes] = (), most_findings: int = 5,
+    first: Iterable[bytes] = (), most_findings: int = 5, report: Report | None = None,
 ) -> Report:  # fmt: skip
-    """Feed a target until the time or the number of runs is spent, or enough is found. `first` joins its seeds."""
-    report, until = Report(target.name), None if seconds is None else time.monotonic() + seconds
+    """Feed a target until the time or the number of runs is spent, or enough is found. `first` joins its seeds. With a
+    `report`, which must be new, it can be seen what was found by whoever ends this early."""
+    report = Report(target.name) if report is None else report
+    until = None if seconds is None else time.monotonic() + seconds
     pool, places = [], set()
     waiting = [*target.seeds(), *first]
     seeds = len(waiting)

@@ -2,10 +2,10 @@
 
 With the optional engine (`pip install atheris`) its coverage guidance is used, else the loop of `engine.py`. A finding
 is printed, shrunk, and kept as a file under tests/fuzz/corpus/TARGET/, which the suite replays from then on; the exit
-code is then 1. What breaks a coordinator or a worker is also kept as what it was told, a record under
-tests/fuzz/records/, and what breaks a run as a schedule under tests/schedules/: both for `paceline replay`. `all` takes
-the targets one after the other and divides the time. `--keep N` adds to the corpus the N inputs that together run most
-of what the campaign has seen and the seeds do not.
+code is then 1 (Ctrl-C: 130, and what was found until then is kept as well). What breaks a coordinator or a worker is
+also kept as what it was told, a record under tests/fuzz/records/, and what breaks a run as a schedule under
+tests/schedules/: both for `paceline replay`. `all` takes the targets one after the other and divides the time. `--keep
+N` adds to the corpus the N inputs that together run most of what the campaign has seen and the seeds do not.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import argparse
 import gc
 import hashlib
 import importlib.util
+import math
 import random
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 
@@ -29,6 +31,7 @@ from fuzz.mutate import LONGEST
 from fuzz.schedules import broken_schedule
 from fuzz.targets import TARGETS
 
+INTERRUPTED = 130
 RECORDS = Path(__file__).parent / "records"
 """What broke a machine, to be looked at; the suite replays the inputs of the corpus."""
 
@@ -37,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0, or 1 when something was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", choices=[*TARGETS, "all"])
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=_seconds, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="repeats a campaign of the own loop")
     parser.add_argument("--keep", type=int, default=0, metavar="N", help="inputs to add to the corpus")
     parser.add_argument("--engine", choices=["auto", "own"], default="auto")
@@ -49,13 +52,27 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"seed {seed}")
     found = 0
     for name in names:
-        found += _own(TARGETS[name], random.Random(seed), options.seconds / len(names), options.keep)
+        report, begun = Report(name), time.monotonic()
+        try:
+            campaign(TARGETS[name], random.Random(seed), seconds=options.seconds / len(names), report=report,
+                     first=[data for _, data in inputs(TARGETS[name])])  # fmt: skip
+        except KeyboardInterrupt:  # what was found until then is found
+            _tell(TARGETS[name], report, begun, 0)
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+        found += _tell(TARGETS[name], report, begun, options.keep)
     return min(found, 1)
 
 
-def _own(target: Target, rng: random.Random, seconds: float, most: int) -> int:
-    begun = time.monotonic()
-    report = campaign(target, rng, seconds=seconds, first=[data for _, data in inputs(target)])
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is not allowed: give a finite number of seconds above 0")
+
+
+def _tell(target: Target, report: Report, begun: float, most: int) -> int:
+    """Say what a campaign has come to, and keep it; the number of findings."""
     took = max(time.monotonic() - begun, 1e-9)
     print(f"{target.name}: {report.runs} inputs, {report.runs / took:.0f} a second, {len(report.steps)} steps between "
           f"lines, {len(report.kept)} kept, at most {report.heaviest:.0%} of the work allowed, "

@@ -28,8 +28,9 @@ from paceline.core.values import rha
 from paceline.core.worker import Worker
 from paceline.transports.record_file import replay_record
 
+from fuzz import run
 from fuzz.coverage import watch
-from fuzz.engine import CORPUS, Target, campaign, fault_of, inputs
+from fuzz.engine import CORPUS, Finding, Report, Target, campaign, fault_of, inputs
 from fuzz.machines import MACHINES, recorded
 from fuzz.mutate import LONGEST, mutated
 from fuzz.schedules import broken_schedule
@@ -202,3 +203,26 @@ def test_the_runner_says_what_it_did() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 3" in done.stdout and "handshake: " in done.stdout and "0 findings" in done.stdout
+
+
+def test_the_runner_tells_what_it_found_before_it_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hours of a campaign are not lost with Ctrl-C, and what it says is no traceback."""
+    def interrupted(target: Target, rng: object, *, report: Report, **more: object) -> Report:
+        report.runs, report.findings = 3, [Finding(b"x", "ValueError: no", "here:1")]
+        raise KeyboardInterrupt
+
+    kept: list[bytes] = []
+    monkeypatch.setattr(run, "campaign", interrupted)
+    monkeypatch.setattr(run, "keep", lambda target, name, data: kept.append(data))
+    assert run.main(["codec", "--engine", "own", "--seed", "1"]) == run.INTERRUPTED
+    told = capsys.readouterr()
+    assert "codec: 3 inputs" in told.out and "ValueError: no at here:1" in told.out and kept == [b"x"]
+    assert told.err == "interrupted\n"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+def test_a_campaign_of_no_time_is_none(seconds: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run.main(["codec", "--seconds", seconds])
