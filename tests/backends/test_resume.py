@@ -81,7 +81,7 @@ def test_a_source_that_stands_on_a_consensus_gives_that_and_not_the_file(
 
 def test_the_source_refuses_a_file_that_is_not_the_one_of_the_record(ended: Path) -> None:
     """K-12: on another host something else may lie under the same name; the next rank would be the source then."""
-    run = SmallRun(initial_state=str(ended), target_ranks=1, formation_s=5.0)
+    run = SmallRun(initial_state=str(ended), target_ranks=1)
     (ended / "consensus.safetensors").write_bytes(b"something else")
     with pytest.raises(CheckpointError, match="SHA-256"):
         run.train(0, epochs=4)
@@ -247,7 +247,7 @@ def test_momentum_that_is_not_its_own_is_refused(
     file = ended / "o.safetensors"
     if own is not None:
         save_optimizer(file, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), {"rank": own})
-    run = SmallRun(target_ranks=1, formation_s=5.0, **({"initial_state": str(ended)} if resumed else {}))
+    run = SmallRun(target_ranks=1, **({"initial_state": str(ended)} if resumed else {}))
     with pytest.raises(error, match=said):
         run.train(0, epochs=3, optimizer_file=file)
     assert run.coordinator.result().status == "failed"

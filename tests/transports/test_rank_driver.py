@@ -20,10 +20,12 @@ from paceline.core.errors import LocalProtocolError, TransportError
 from paceline.core.phases import WorkerPhase
 from paceline.core.retention import MOST_MESSAGES
 from paceline.core.worker import Worker, WorkerSettings
+from paceline.transports import rank_driver
 from paceline.transports.api import Channel
 from paceline.transports.rank_driver import FLUSH_S, RankDriver
 
 from support.glue import run_in_no_time
+from support.patience import PATIENCE_S
 from support.rank import RUN
 from support.transports import MEMORY, meeting, run
 
@@ -45,7 +47,7 @@ class Stage:
         """One control message."""
         self.number += 1
         stamp = dict(run_id=RUN, generation=1, rank=1, incarnation=1, control_seq=self.number, report_seq=0)
-        await self.far.send(kind(**stamp, **fields))
+        await self.far.send(kind(**{**stamp, **fields}))
 
     async def train(self) -> None:
         """Bring the worker to training a long plan."""
@@ -255,9 +257,11 @@ def test_an_impossible_event_raises_where_it_is_fed_and_changes_nothing():
     run_in_no_time(main)
 
 
-def test_reports_keep_their_order_when_two_threads_feed():
+def test_reports_keep_their_order_when_two_threads_feed(monkeypatch: pytest.MonkeyPatch):
     """N-3: steps come from the training thread while messages and ticks come from this one; numbers have no gap."""
+    monkeypatch.setattr(rank_driver, "FLUSH_S", PATIENCE_S)  # it is not the time that is tested here
     steps = 2000
+    reports: list[Any] = []
 
     async def main() -> None:
         async with stage(time.monotonic, heartbeat_s=0.001, staleness_s=3600.0) as s:
@@ -270,13 +274,13 @@ def test_reports_keep_their_order_when_two_threads_feed():
 
             async def talk() -> None:
                 while True:
-                    await s.say(m.Beacon, run_phase=1, cycle_phase=0, cycle=0)
+                    taken = reports[-1].report_seq if reports else 0
+                    await s.say(m.Beacon, run_phase=1, cycle_phase=0, cycle=0, report_seq=taken)
                     await trio.lowlevel.checkpoint()
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(talk)
                 nursery.start_soon(trio.to_thread.run_sync, training)
-                reports = []
                 while not reports or not isinstance(reports[-1], m.Exiting):
                     reports.append(await s.far.receive())
                 nursery.cancel_scope.cancel()
