@@ -295,8 +295,9 @@ class Cycle(Again):
         if self.co.config.is_collective:
             return in_place.unformed(self)
         source = self.source if self.pending else self.co.lost_tail.giver  # M-45: nothing is armed without it
-        without = source is not None and self.reduced is None
-        return [source] if without else [rank for rank in self.co.alive if not self.co.peers[rank].acked]
+        if source is not None and self.reduced is None:
+            return [source]
+        return [rank for rank in self.co.alive if not self.co.peers[rank].acked]
 
     def _limit(self, rank: int) -> int:
         """R-4: steps dispatched to the incarnation and not merged."""

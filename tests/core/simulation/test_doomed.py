@@ -126,7 +126,8 @@ IN_PLACE = {"averager": "collective"}
 @pytest.mark.parametrize(
     ("ranks", "seed", "policy", "knobs"),
     [
-        (4, 13003100, "sync", {}), (5, 13006170, None, {}), (5, 13041900, "sync", IN_PLACE), (3, 13034383, None, IN_PLACE),
+        (4, 13003100, "sync", {}), (5, 13006170, None, {}), (5, 13041900, "sync", IN_PLACE),
+        (3, 13034383, None, IN_PLACE),
     ],
 )  # fmt: skip
 def test_a_storm_that_was_called_broken_is_whole(
