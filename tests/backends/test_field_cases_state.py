@@ -16,7 +16,7 @@ from paceline.backends.schema import schema_of
 from paceline.backends.session import Session
 from paceline.core.errors import CheckpointError
 
-from support.small_run import BATCH, SmallRun, dataset
+from support.small_run import BATCH, SmallRun, dataset, train_one
 
 
 def one_number(at: float) -> nn.Module:
@@ -55,6 +55,30 @@ def test_the_step_count_of_adam_stays_with_its_rank() -> None:
     FlatModel(model, schema_of(model)).adopt(memoryview(torch.tensor([2.0]).numpy().view("u1")))
 
     assert [state["step"].item() for state in optimizer.state.values()] == [3.0]
+
+
+def test_a_session_keeps_the_state_of_its_optimizer_over_an_average() -> None:
+    """F41, R-17: eight batches, an average after four. Adam counts to eight, and its moments go on where they stood."""
+    run = SmallRun(target_ranks=1, anchor=4, max_anchor=4)
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    moments: list[torch.Tensor] = []
+    optimizer.register_step_pre_hook(lambda *_: moments.append(moment(optimizer)))
+    optimizer.register_step_post_hook(lambda *_: moments.append(moment(optimizer)))
+    session = Session(model, optimizer, dataset(8 * BATCH), batch_size=BATCH, epochs=1, environment=run.environment(0))
+    seen = []
+    for batch in session:
+        seen.append((session.version, {int(state["step"].item()) for state in optimizer.state.values()}))
+        train_one(session, batch)
+
+    assert run.coordinator.result().status == "ok"
+    assert seen == [(0, set()), *((step // 4, {step}) for step in range(1, 8))]
+    assert len(moments) == 16 and all(map(torch.equal, moments[1:-1:2], moments[2::2]))
+
+
+def moment(optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """The first moments of all parameters, in a row."""
+    return torch.cat([state["exp_avg"].reshape(-1).clone() for state in optimizer.state.values()] or [torch.zeros(0)])
 
 
 def test_a_state_that_does_not_exist_yet_is_said_to_and_is_a_fresh_start(tmp_path: Path) -> None:
