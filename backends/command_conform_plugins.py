@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -32,9 +34,7 @@ def averager(level: str, only: Sequence[str], json_path: Path | None, list_only:
     It is that of an installed one, or module:class if it is not installed.
     """
     if list_only:
-        with needing("torch"):
-            from .conformance import KIT
-        return list_checks(KIT, Level[level], only)
+        return list_checks(_averagers().KIT, Level[level], only)
     if name is None:
         raise ConfigError("which averager? give NAME, such as star, or --list to see the checks")
     job = functools.partial(_judge_averager, name=name, level=Level[level], only=only, over=over, processes=processes,
@@ -43,11 +43,17 @@ def averager(level: str, only: Sequence[str], json_path: Path | None, list_only:
 
 
 def _judge_averager(watch: Watch, *, name: str, patience_s: float | None, **options: Any) -> Report:
-    with needing("torch"):
-        from .conformance import CHECK_S, averager_named, check_averager
+    kit = _averagers()
+    check_s = patience_s or kit.CHECK_S
+    report: Report = kit.check_averager(kit.averager_named(name), target=name, check_s=check_s, **options,
+                                        **watch(check_s))  # fmt: skip
+    return report
 
-    check_s = patience_s or CHECK_S
-    return check_averager(averager_named(name), target=name, check_s=check_s, **options, **watch(check_s))
+
+def _averagers() -> ModuleType:
+    """The package of the kit, which needs an extra."""
+    with needing("torch"):
+        return importlib.import_module(".conformance", __package__)
 
 
 @click.command()

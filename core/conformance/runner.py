@@ -76,11 +76,7 @@ def run_kit(
     Raises:
         ConfigError: `claims` has not exactly the kit's capabilities, or `only` names no check.
     """
-    if set(claims) != set(kit.capabilities):
-        raise ConfigError(
-            f"the kit {kit.name} wants to know of the capabilities {sorted(kit.capabilities)} whether {target} claims "
-            f"them, and was told of {sorted(claims)}"
-        )
+    _ensure_asked(kit, target, claims)
     outcomes: list[Outcome] = []
     shut: Outcome | None = None
     hung = False
@@ -105,6 +101,14 @@ def run_kit(
         kit=kit.name, kit_version=kit.version, target=target, level=level, claims=dict(claims),
         outcomes=tuple(outcomes),
     )  # fmt: skip
+
+
+def _ensure_asked(kit: Kit[Any], target: str, claims: Mapping[str, bool]) -> None:
+    if set(claims) != set(kit.capabilities):
+        raise ConfigError(
+            f"the kit {kit.name} wants to know of the capabilities {sorted(kit.capabilities)} whether {target} claims "
+            f"them, and was told of {sorted(claims)}"
+        )
 
 
 def will(

@@ -193,7 +193,7 @@ def test_without_its_extra_the_command_says_what_to_install(monkeypatch: pytest.
     """A wheel brings no numpy by itself."""
     for module in ("numpy", "paceline.backends.conformance"):
         monkeypatch.setitem(sys.modules, module, None)
-    done = CliRunner().invoke(cli, ["conform", "averager", "star"], standalone_mode=False)
+    done = CliRunner().invoke(cli, ["conform", "averager", "--list"], standalone_mode=False)
     assert isinstance(done.exception, ConfigError) and "pip install 'paceline[torch]'" in str(done.exception)
 
 
