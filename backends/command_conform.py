@@ -120,6 +120,7 @@ def transport(level: str, only: Sequence[str], json_path: Path | None, list_only
         return list_checks(KIT, Level[level], only)
     if target is None:
         raise ConfigError("which transport? give TARGET, such as tcp://127.0.0.1:0, or --list to see the checks")
+    KIT.select(only=only)  # a check that there is not is told before anything is started
     patience_s = patience_s or PATIENCE_S
     given: dict[str, Any] = {name: seconds for name, seconds in times.items() if seconds is not None}
     job = functools.partial(_judge_transport, target=target, level=Level[level], only=only, thorough=not fast,

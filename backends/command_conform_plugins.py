@@ -79,6 +79,7 @@ def policy(level: str, only: Sequence[str], json_path: Path | None, list_only: b
         return list_checks(KITS[kind], Level[level], only)
     if target is None:
         raise ConfigError("which policy? give NAME, such as level or mypackage:MyGuard, or --list to see the checks")
+    KITS[kind].select(only=only)  # a check that there is not is told before anything is started
     patience_s = patience_s or PATIENCE_S
     job = functools.partial(_judge_policy, kind=kind, target=target, level=Level[level], only=only,
                             patience_s=patience_s)  # fmt: skip

@@ -119,9 +119,8 @@ def test_the_command_judges_a_factory(tmp_path: Path) -> None:
                                     "--level", "L1", "--json", str(path)], standalone_mode=False)  # fmt: skip
     assert done.return_value == 0, done.output
     assert json.loads(path.read_text())["claims"] == {"free_of_world": True, "nudges": False}
-    done = CliRunner().invoke(cli, ["conform", "policy", "conformance.broken_policies.guards:AnswersInWords", "--kind",
-                                    "guard", "--check", "P111"], standalone_mode=False)  # fmt: skip
-    assert done.return_value == 1 and "--kind guard --check P111" in done.output
+    (outcome,) = check_policy("guard", guards.AnswersInWords, target="mine:AnswersInWords", only=["P111"]).outcomes
+    assert outcome.rerun == "paceline conform policy mine:AnswersInWords --kind guard --check P111"
     assert "P331" in CliRunner().invoke(cli, ["conform", "policy", "--kind", "detector", "--list"]).output
     done = CliRunner().invoke(cli, ["conform", "policy", "--kind", "guard"], standalone_mode=False)
     assert isinstance(done.exception, ConfigError) and "which policy" in str(done.exception)
