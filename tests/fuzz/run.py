@@ -16,6 +16,7 @@ import hashlib
 import importlib.util
 import math
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,13 +26,14 @@ from types import FunctionType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fuzz.engine import Report, Target, campaign, fault_of, inputs, keep
+from fuzz.engine import CORPUS, Report, Target, campaign, fault_of, inputs, keep
 from fuzz.machines import MACHINES, recorded
 from fuzz.mutate import LONGEST
 from fuzz.schedules import broken_schedule
 from fuzz.targets import TARGETS
 
 INTERRUPTED = 130
+FOUND = "found-*"
 RECORDS = Path(__file__).parent / "records"
 """What broke a machine, to be looked at; the suite replays the inputs of the corpus."""
 
@@ -43,11 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=_seconds, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="repeats a campaign of the own loop")
     parser.add_argument("--keep", type=int, default=0, metavar="N", help="inputs to add to the corpus")
-    parser.add_argument("--engine", choices=["auto", "own"], default="auto")
+    parser.add_argument("--engine", choices=["auto", "own", "atheris"], default="auto",
+                        help="atheris runs in this very process, and keeps what it finds as it is")  # fmt: skip
     options = parser.parse_args(arguments)
     names = list(TARGETS) if options.target == "all" else [options.target]
-    if options.engine == "auto" and len(names) == 1 and importlib.util.find_spec("atheris") is not None:
+    if options.engine == "atheris":
         return _with_atheris(TARGETS[names[0]], options.seconds)
+    if options.engine == "auto" and len(names) == 1 and importlib.util.find_spec("atheris") is not None:
+        return _guided(TARGETS[names[0]], options.seconds)
     seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
     print(f"seed {seed}")
     found = 0
@@ -105,14 +110,35 @@ def _chosen(target: Target, report: Report, most: int) -> list[bytes]:
     return chosen
 
 
+def _guided(target: Target, seconds: float) -> int:
+    """The optional engine, in a process of its own, which it ends itself. What it has found is shrunk, told and kept as
+    what the own loop finds."""
+    folder, begun = CORPUS / target.name, time.monotonic()
+    before, code = set(folder.glob(FOUND)), INTERRUPTED
+    words = [sys.executable, __file__, target.name, "--seconds", str(seconds), "--engine", "atheris"]
+    with suppress(KeyboardInterrupt):
+        code = subprocess.run(words, check=False).returncode
+    found = sorted(set(folder.glob(FOUND)) - before)
+    if not found:
+        return code if code in (0, INTERRUPTED) else 1
+    report = Report(target.name)
+    first = [path.read_bytes() for path in found]
+    campaign(target, random.Random(0), runs=len(target.seeds()) + len(found), first=first, report=report)
+    if report.findings:  # else it was the memory or the time that the engine allows
+        for path in found:
+            path.unlink()
+    _tell(target, report, begun, 0)
+    return 1
+
+
 def _with_atheris(target: Target, seconds: float) -> int:
-    """Hand the target to the optional engine, which ends the process itself: with 77 at a finding."""
+    """Hand the target to the optional engine, which ends the process itself."""
     import atheris
 
     for function in [found for found in gc.get_objects() if isinstance(found, FunctionType)]:
         if (function.__module__ or "").startswith(("paceline.core.", "paceline.transports.")):
             atheris.instrument_func(function)
-    folder = Path(__file__).parent / "corpus" / target.name
+    folder = CORPUS / target.name
     folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"paceline-fuzz-{target.name}-"))
     for number, data in enumerate(target.seeds()):

@@ -226,3 +226,26 @@ def test_the_runner_tells_what_it_found_before_it_was_interrupted(
 def test_a_campaign_of_no_time_is_none(seconds: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         run.main(["codec", "--seconds", seconds])
+
+
+def test_what_the_optional_engine_finds_is_shrunk_and_told_like_the_rest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends its own process and leaves bytes; a finding becomes what `paceline replay` shows (issue 4)."""
+
+    def fails(data: bytes) -> None:
+        if b"!" in data:
+            raise ValueError("planted")
+
+    def engine(words: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "planted" / "found-crash-1").write_bytes(b"bytes! and more")
+        return subprocess.CompletedProcess(words, 77)
+
+    kept: list[bytes] = []
+    (tmp_path / "planted").mkdir()
+    monkeypatch.setattr(run, "CORPUS", tmp_path)
+    monkeypatch.setattr(run, "keep", lambda target, name, data: kept.append(data))
+    monkeypatch.setattr(subprocess, "run", engine)
+    assert run._guided(Target("planted", fails, lambda: [b"seed"], (10_000, 100)), 1.0) == 1
+    assert kept == [b"!"] and "ValueError: planted" in capsys.readouterr().out
+    assert list((tmp_path / "planted").iterdir()) == []

@@ -154,26 +154,28 @@ async def slow_ranks_delay_nobody_else(bench: Bench, way: Way) -> None:
 
 
 @KIT.check("T254", Level.L2, doc=LANES)
-@both_ways
-async def a_silent_bulk_lane_stays_good(bench: Bench, way: Way) -> None:
-    """A rank computes for a whole window and sends no block meanwhile: with heartbeats alone for a while, a channel is
-    as good as before."""
+async def a_silent_bulk_lane_stays_good(bench: Bench) -> None:
+    """A rank computes for a whole window, and no block is sent either way meanwhile: with heartbeats alone for a while,
+    a channel is as good as before."""
     what = f"a block after {bench.idle_s:g} s without any"
-    async with pair(bench, way) as (sender, receiver):
 
-        async def wait_for_blocks() -> None:
-            with accepting(what):
-                await receive_in_order(receiver, range(2))
+    async def wait_for_blocks(end: Channel) -> None:
+        with accepting(what):
+            await receive_in_order(end, range(2))
 
-        await sender.send_bulk(block(3), pattern(3))
+    async with pair(bench) as both:
+        for end in both:
+            await end.send_bulk(block(3), pattern(3))
         with within(bench.idle_s + SILENT_BEATS * bench.heartbeat_s + bench.evidence_s, what):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait_for_blocks)
+                for end in both:
+                    nursery.start_soon(wait_for_blocks, end)
                 for number in range(1, SILENT_BEATS + 1):
                     await trio.sleep(bench.idle_s / SILENT_BEATS)
-                    await exchange(way.ends((sender, receiver)), number)
-                with accepting(what):
-                    await sender.send_bulk(block(3, offset=1), pattern(3, 1))
+                    await exchange(both, number)
+                for end in both:
+                    with accepting(what):
+                        await end.send_bulk(block(3, offset=1), pattern(3, 1))
 
 
 @attrs.define(eq=False)
