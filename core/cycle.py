@@ -290,13 +290,13 @@ class Cycle(Again):
         self.reduced = None
 
     def unformed(self) -> list[int]:
-        """Who holds formation up (M-6). Without the initial state it is its source alone: everybody else waits for it,
-        and can get it from another. A collective has a rule of its own."""
+        """Who holds formation up (M-6): without the initial state its source alone; others can have another one."""
         if self.co.config.is_collective:
             return in_place.unformed(self)
         source = self.source if self.pending else self.co.joins.giver  # M-45: nothing is armed without it
-        without = source is not None and self.reduced is None
-        return [source] if without else [rank for rank in self.co.alive if not self.co.peers[rank].acked]
+        if source is not None and self.reduced is None:
+            return [source]
+        return [rank for rank in self.co.alive if not self.co.peers[rank].acked]
 
     def _limit(self, rank: int) -> int:
         """R-4: steps dispatched to the incarnation and not merged."""
