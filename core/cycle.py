@@ -290,8 +290,7 @@ class Cycle(Again):
         self.reduced = None
 
     def unformed(self) -> list[int]:
-        """Who holds formation up (M-6). Without the initial state it is its source alone: everybody else waits for it,
-        and can get it from another. A collective has a rule of its own."""
+        """Who holds formation up (M-6): without the initial state its source alone; others can have another one."""
         if self.co.config.is_collective:
             return in_place.unformed(self)
         source = self.source if self.pending else self.co.lost_tail.giver  # M-45: nothing is armed without it

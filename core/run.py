@@ -360,7 +360,7 @@ class Run:
             due.append(math.nextafter(self._given_until, math.inf))
         if self.phase == RunPhase.FORMING:
             if self.window_closed:
-                due.append(self.closed_at + config.scaled(config.formation_s))
+                due.append(math.nextafter(self.closed_at + config.scaled(config.formation_s), math.inf))
             else:
                 due.append(self.opened_at + config.scaled(config.join_timeout_s))
                 due.append(self.opened_at + config.scaled(config.max_join_timeout_s))

@@ -362,6 +362,19 @@ def test_the_time_to_form_begins_with_the_session(back: bool) -> None:
     assert 0 not in [e["rank"] for e in named(hand.tick(2), "Died")]
 
 
+def test_who_is_late_is_dropped_at_the_first_instant_after_its_time() -> None:
+    """M-6, C-4: not with the next beacon; exceeded strictly, so a tick at the instant itself changes nothing, and a
+    deadline at it let the short pass and the whole one differ."""
+    hand = Joint(3, beacon_s=7.0, formation_s=45.0)
+    hand.uid()
+    handled(hand, 0, 2)
+    until = hand.now + 45.0
+    effects: list[Any] = []
+    while not named(effects, "Died"):
+        effects = hand.tick((hand.co.poll_timeout() or 0.0) - hand.now)
+    assert [e["rank"] for e in named(effects, "Died")] == [1] and until < hand.now < until + 1e-6
+
+
 def test_a_collective_of_which_nobody_enters_does_not_form() -> None:
     """M-6: nobody is done, and nobody can be told from the others."""
     hand = Joint(3)
