@@ -45,8 +45,9 @@ def blocks_in(part: tuple[Any, ...], blocks: int) -> int:
 class Averager:
     """`values` are the contributions of the round in hand, `ready` who waits for the result of which attempt, `sent`
     who has it. `consensus` is the last one, and while it is `tentative`, because its cycle has not finished, `before`
-    the one it would be taken back to. `barred` is as in `Round.open`, for the cycle `barred_in`. `transfers` are open
-    ones, by number: their donor and joiner (M-24).
+    the one it would be taken back to. `barred` is as in `Round.open`, for the cycle `barred_in`; `given_up` is the
+    round that was aborted last, also when it was reduced before. `transfers` are open ones, by number: their donor and
+    joiner (M-24).
     """
 
     setup: Setup
@@ -61,6 +62,7 @@ class Averager:
     tentative: bool = False
     barred: dict[int, int] = attrs.field(factory=dict)
     barred_in: m.RoundKey | None = None
+    given_up: m.RoundKey | None = None
     bundles: deque[Any] = attrs.field(factory=deque)
     record: bool = False
     full: bool = False
@@ -94,6 +96,7 @@ class Averager:
         elif isinstance(effect, fx.AbortRound):
             self._take_back()
             current.abort("the coordinator gave the round up")
+            self.given_up = current.opened.key
         elif isinstance(effect, fx.CloseRound):
             self.round, self.tentative = None, False
             self.values.clear()
@@ -101,7 +104,7 @@ class Averager:
 
     def _open(self, opened: fx.OpenRound) -> None:
         known = None if self.round is None or self.round.phase == RoundPhase.ABORTED else self.round.opened.key
-        require(known in (None, opened.key), "R-1", f"{opened.key} is opened, {known} was not closed")
+        require(known in (None, opened.key, self.given_up), "R-1", f"{opened.key} is opened, {known} was not closed")
         self._take_back()
         if opened.key != self.barred_in:
             self.barred, self.barred_in = {}, opened.key

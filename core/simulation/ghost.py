@@ -340,6 +340,8 @@ class Ghost:
         elif name == "SyncEnd":
             self.arms_open -= 1
             if facts["cycle"] == 0:
+                if self.forgot and self.version in self.means:  # who adopted what it was before may still hold that
+                    self.former[0] = (*self.former.get(0, ()), (self.version, self.means[self.version]))
                 self.realized[0], self.means[self.version] = self.version, self._initial(co)
                 require(co.cycle.known <= 0 or self.forgot, "I8", f"cycle {co.cycle.known} is known from nowhere")
                 self.armed = max(self.armed, co.cycle.known)

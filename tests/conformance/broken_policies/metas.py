@@ -11,6 +11,8 @@ from paceline.core.cadence import CadencePhase
 from paceline.core.cadence_inputs import NudgeDown, Stable, Verdict
 from paceline.core.meta import MetaController
 
+from conformance.hanging import endless
+
 CALLS = itertools.count()
 
 
@@ -66,13 +68,15 @@ class AnswersInNumbers(MetaController):
 class LoopsDownTheRate(MetaController):
     """Halves the rate of before until it is that of now: an infinite one for ever."""
 
-    patience_s: ClassVar[float] = 0.3
-
     def observe(self, lr: float | None, anchor: int, verdict: Verdict, phase: CadencePhase) -> NudgeDown | None:
-        at = lr or 0.0
+        if lr == math.inf:
+            self._halve(lr)
+        return super().observe(lr, anchor, verdict, phase)
+
+    @endless
+    def _halve(self, at: float) -> None:
         while at > 1.0:
             at /= 2
-        return super().observe(lr, anchor, verdict, phase)
 
 
 class CountsItsCalls(MetaController):
