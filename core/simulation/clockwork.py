@@ -197,7 +197,10 @@ class Clockwork:
         now, or sooner."""
         self.linger, self.away_until = never, 0.0
         for number, coming in self._coming.items():
-            self._hasten(coming, self.world.processes[number])
+            process = self.world.processes[number]
+            self._hasten(coming, process)
+            if process.dials_at is not None:
+                self._will_dial(process, process.dials_at, self.now)
         entries, self._heap = self._heap, []
         for entry in sorted(entries):
             self._settle(*entry)
@@ -256,16 +259,22 @@ class Clockwork:
             if kind not in known and kind not in SET_APART and (kind != "drain" or not process.can_step):
                 known.add(kind)  # a process that steps is at a drain point after its step, not before
                 self._push(self._when(kind, process), kind, number)
-        dials_at = process.dials_at
-        if dials_at is not None and (number, dials_at) not in self._dials:
-            self._dials.add((number, dials_at))
-            self.at(max(dials_at, self.now), functools.partial(self._dial, process, dials_at))
+        if process.dials_at is not None and (number, process.dials_at) not in self._dials:
+            self._will_dial(process, process.dials_at, self.now)
         if told and process.runs:
             self._look_at_clock(number, process.due())
 
+    def _will_dial(self, process: Process, second: float, earliest: float) -> None:
+        self._dials.add((process.number, second))
+        self.at(max(second, earliest), functools.partial(self._dial, process, second))
+
     def _dial(self, process: Process, second: float) -> None:
         self._dials.discard((process.number, second))
-        if process.dials_at == second and process.runs:
+        if process.dials_at != second or not process.runs:
+            return
+        if self.now < self.away_until:  # nobody opens
+            self._will_dial(process, second, self.away_until)
+        else:
             self.do(act("dial", process.number))
 
     def _begin(self, process: Process) -> Coming:

@@ -297,7 +297,7 @@ def test_ranks_that_the_protocol_tells_apart_are_refused_with_the_run_that_shows
     """M-6: the lowest rank gives the initial state. What is said is said of the run whose actions are told, be it the
     one or the other: that is a matter of fingerprints."""
     either = (r"(upload 0: then reduce can happen, and in the mirror image reduce cannot"
-              r"|upload 1: then reduce cannot happen, and in the mirror image reduce can); explore without")  # fmt: skip
+              r"|upload 1: then reduce cannot happen, and in the mirror image reduce can); explore")  # fmt: skip
     with pytest.raises(ConfigError, match=rf"ranks 0 and 1 cannot change places within these bounds: .*, {either}"):
         check(CALM, symmetry=(0, 1))
 

@@ -270,6 +270,27 @@ def test_nobody_is_away_when_all_faults_stop() -> None:
     assert run.world.finished and run.excuse == "" and clockwork.now < until + 900.0
 
 
+@pytest.mark.parametrize("calm", [False, True])
+def test_nobody_opens_while_the_coordinator_is_away(calm: bool) -> None:
+    """M-42: who has lost its link knocks, and is let in when the coordinator is back: of itself, or with the last fault.
+    It would judge by its clock who is silent, with what the others have said still at the door."""
+    run = in_training(link_grace_s=100.0, reconnect_window_s=200.0)
+    clockwork, process = run.clockwork, run.world.processes[1]
+    clockwork.do(Action("cut", 1))
+    clockwork.away_until = back = clockwork.now + 50.0
+    while clockwork.now < back - 10.0:
+        clockwork.advance()
+    knocks, linked = run.world.knocks, process.linked
+    if calm:
+        clockwork.settle()
+        back = clockwork.now
+    while not process.linked:
+        clockwork.advance()
+
+    assert knocks == 2 and not linked and run.world.knocks == 3
+    assert back <= clockwork.now < back + 1.0
+
+
 @pytest.mark.parametrize("taken", [False, True])
 def test_who_was_to_come_back_does_unless_the_seat_is_taken(monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
     """M-7: to come back is no fault; to end the life that has the seat is one."""
