@@ -272,8 +272,8 @@ def test_nobody_is_away_when_all_faults_stop() -> None:
 
 @pytest.mark.parametrize("calm", [False, True])
 def test_nobody_opens_while_the_coordinator_is_away(calm: bool) -> None:
-    """M-42: who has lost its link knocks, and is let in when the coordinator is back: of itself, or with the last fault.
-    It would judge by its clock who is silent, with what the others have said still at the door."""
+    """M-42: who has lost its link knocks, and is let in when the coordinator is back: of itself, or with the last
+    fault. It would judge by its clock who is silent, with what the others have said still at the door."""
     run = in_training(link_grace_s=100.0, reconnect_window_s=200.0)
     clockwork, process = run.clockwork, run.world.processes[1]
     clockwork.do(Action("cut", 1))
