@@ -22,6 +22,9 @@ BEARS = {"poison": "poisoned", "forge": "forges", "fail": "failing", "withhold":
 """What a process is until the next time that it matters, or until all faults stop."""
 DAMAGES = frozenset({"drop", "lose", "duplicate", "repeat", "overtake", "swap", "corrupt", "taint"})
 """What changes a link with nobody told: one of its ends notices sooner or later, and ends it."""
+AT_DOOR = frozenset({"abort", "join", "duplicate", "split"})
+WISHES = frozenset({"checkpoint", "evaluate", "stop"})
+"""What the coordinator hears of at once: while it is away it does not, and no operator is heard either."""
 FRAMES_EVERY = 6.0
 """Mean time between two faults of frames, in steps of the fastest rank; storms are short."""
 CUTS = frozenset({"split", "crack"})
@@ -129,6 +132,11 @@ class Storm:
         self.clockwork.settle()
 
     def _do(self, kind: str, who: int = NOBODY, amount: int = 0) -> None:
+        away_until = self.clockwork.away_until
+        if self.clockwork.now < away_until and (kind in AT_DOOR or (kind in WISHES and who == NOBODY)):
+            lasts = kind == "join"  # who was to come does, also when all faults have stopped
+            self.clockwork.at(away_until, lambda: self._do(kind, who, amount) if lasts or not self.over else None)
+            return
         self.struck += 1
         if kind in DAMAGES:
             self.damaged.add((who, self.world.processes[who].link))
