@@ -22,7 +22,7 @@ from .stage import (
     Landing,
     Meeting,
     block,
-    cancel_after,
+    cancelled_after,
     exchange,
     meet,
     pattern,
@@ -147,13 +147,10 @@ async def _live(met: Meeting, look: Callable[[], object]) -> None:
 async def _dial_and_cancel(met: Meeting, after: range) -> None:
     """Dials that are cancelled after so many turns; one that is through by then is closed."""
     for turns in after:
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(cancel_after, scope, turns)
-                rank = await met.transport.dial(met.listener.url, met.credentials)
-                with trio.CancelScope(shield=True):
-                    await rank.aclose()
-                nursery.cancel_scope.cancel()
+        with cancelled_after(turns):
+            rank = await met.transport.dial(met.listener.url, met.credentials)
+            with trio.CancelScope(shield=True):
+                await rank.aclose()
 
 
 async def _dial_nobody(met: Meeting) -> None:

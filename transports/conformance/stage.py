@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import attrs
 import trio
@@ -28,7 +28,7 @@ __all__ = [
     "beacon",
     "block",
     "both_ways",
-    "cancel_after",
+    "cancelled_after",
     "clogged",
     "every_call",
     "exchange",
@@ -197,11 +197,30 @@ async def quiet(cushion_s: float = 0.0) -> None:
     await wait_all_tasks_blocked(cushion_s)
 
 
-async def cancel_after(scope: trio.CancelScope, turns: int) -> None:
-    """Cancel what runs beside this after so many turns of the loop."""
-    for _ in range(turns):
-        await trio.lowlevel.checkpoint()
-    scope.cancel()
+@attrs.define(eq=False)
+class _Turns(trio.abc.Instrument):
+    """Cancels a scope once the loop has taken so many turns. It does so between two of them: a task that did it would
+    take its own step before or after that of the task it cancels, as chance has it, for trio mixes those of a turn."""
+
+    scope: trio.CancelScope
+    left: int
+
+    def after_io_wait(self, timeout: float) -> None:
+        if self.left == 0:
+            self.scope.cancel()
+        self.left -= 1
+
+
+@contextmanager
+def cancelled_after(turns: int) -> Iterator[None]:
+    """Cancel what is inside when the loop has taken so many turns, at the same point in every run."""
+    with trio.CancelScope() as scope:
+        watch = _Turns(scope, turns)
+        trio.lowlevel.add_instrument(watch)
+        try:
+            yield
+        finally:
+            trio.lowlevel.remove_instrument(watch)
 
 
 async def exchange(pair: Pair, number: int = 1) -> None:

@@ -17,7 +17,7 @@ from ...core.messages import RejectCode
 from ..api import Credentials
 from .kit import KIT, PAGE, Bench, Pair, due, within
 from .leaks import DESCRIPTORS
-from .stage import Meeting, cancel_after, exchange, heartbeat, meet
+from .stage import Meeting, cancelled_after, exchange, heartbeat, meet
 
 __all__: list[str] = []
 
@@ -53,13 +53,10 @@ async def a_dial_that_is_cancelled_leaves_nothing(bench: Bench) -> None:
     """Dials that are cancelled at any point disturb neither the listener nor those who come after."""
     async with meet(bench) as met:
         for turns in range(bench.times(60, 20)):
-            with trio.CancelScope() as scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(cancel_after, scope, turns)
-                    with accepting("a dial after others that were cancelled"):
-                        rank = await met.transport.dial(met.listener.url, bench.credentials)
-                    await rank.aclose()
-                    nursery.cancel_scope.cancel()
+            with cancelled_after(turns):
+                with accepting("a dial after others that were cancelled"):
+                    rank = await met.transport.dial(met.listener.url, bench.credentials)
+                await rank.aclose()
         await exchange(await _join(met, bench, "a dial after some that were cancelled"))
 
 
