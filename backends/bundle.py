@@ -1,7 +1,13 @@
-"""A consensus on disk and the record beside it, as a run that resumes finds them (K-6, K-12).
+"""A consensus on disk and the record beside it, as they are written, and as a run that resumes finds them (K-6, K-12).
 
     DIR/consensus.safetensors    the weights
     DIR/consensus.meta.json      what they contain, and the hash of the file
+
+A newer bundle of the same name takes their place one after the other, the record last (K-8). Until it is there the file
+that the older record names keeps a second name, so a writer may be killed at any instant: one of the two bundles is
+whole, and a resume goes on from the one that the record in place is of.
+
+    DIR/.consensus.safetensors.former
 
 Where ranks write the consensus, the record names the file and no hash: it was put in place before anybody could know
 it. Such a file is sealed and says of which run and version it is (K-6).
@@ -15,18 +21,22 @@ is not enough.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from ..core.errors import CheckpointError
 from ..core.ledger import Resume
 from ..core.run import FINAL_STEM
-from .tensor_file import SEAL, check_seal
+from .tensor_file import SEAL, check_seal, replacing, sync_directory
 
-__all__ = ["Bundle", "check_file", "read_bundle"]
+__all__ = ["Bundle", "check_file", "read_bundle", "replacing_weights", "write_record"]
 
 
 @attrs.frozen
@@ -80,7 +90,7 @@ def _next_older(refused: Path) -> Bundle | None:
 
 
 def _read(file: Path) -> Bundle:
-    meta = file.with_suffix(".meta.json")
+    meta = _record_of(file)
     try:
         resume = Resume.read(json.loads(meta.read_text(encoding="utf-8")))
     except (OSError, ValueError) as failure:
@@ -93,13 +103,25 @@ def _read(file: Path) -> Bundle:
         raise CheckpointError(f"{meta} does not name {file.name}, but {sorted(resume.files)} (K-12)")
     named = resume.files[file.name]
     if named is not None:
-        check_file(file, named)
-        return Bundle(file, resume)
+        found = _named_so(file, named)
+        return Bundle(found, attrs.evolve(resume, files={found.name: named}))
     told = check_seal(file)
     if SEAL not in told:
         raise CheckpointError(f"{file} says no SHA-256 of itself, and neither does its record (K-6)")
     resume.check_told(str(file), told)
     return Bundle(file, attrs.evolve(resume, files={file.name: hash_of(file)}))  # for the rank that loads it
+
+
+def _named_so(file: Path, sha256: str) -> Path:
+    """The file with that hash: it, or what was there before it, if its own record never came. Raises
+    `CheckpointError`."""
+    try:
+        check_file(file, sha256)
+    except CheckpointError:
+        if not _is(_former(file), sha256):
+            raise
+        return _former(file)
+    return file
 
 
 def check_file(file: Path, sha256: str) -> None:
@@ -117,3 +139,74 @@ def hash_of(file: Path) -> str:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as failure:
         raise CheckpointError(f"{file} cannot be read: {failure}; the lowest rank needs it to resume (K-12)") from None
+
+
+# --- writing (K-8) ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def replacing_weights(file: Path) -> Iterator[None]:
+    """While a newer file takes the place of this one, and until `write_record`, the file that the record in place names
+    has a second name; if the block ends badly it has its own again. Raises `OSError`."""
+    named, former = _named_in_place(file), _former(file)
+    if named is None or not _is(former, named):  # else a writer was killed: what has the name now has no record
+        former.unlink(missing_ok=True)
+        if named is not None and file.exists():
+            _name_twice(file, former)
+    with _or_as_before(file):
+        yield
+
+
+def write_record(file: Path, record: Mapping[str, Any]) -> None:
+    """Put the record of a file in place that was written in `replacing_weights`, with its hash (K-6). If that fails the
+    older bundle is there again, whole. Raises `CheckpointError`."""
+    with _or_as_before(file):
+        text = json.dumps({**record, "files": {file.name: hash_of(file)}}, indent=1, sort_keys=True).encode()
+        with replacing(_record_of(file), len(text)) as opened:
+            opened.write(text)
+    _former(file).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _or_as_before(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        former = _former(file)
+        if former.exists():
+            os.replace(former, file)
+            former.unlink(missing_ok=True)  # of two names of one file a rename leaves both
+        raise
+
+
+def _name_twice(file: Path, former: Path) -> None:
+    try:
+        os.link(file, former)
+    except OSError:  # a file system without second names
+        os.replace(file, former)
+    sync_directory(file.parent)
+
+
+def _record_of(file: Path) -> Path:
+    return file.with_suffix(".meta.json")
+
+
+def _former(file: Path) -> Path:
+    return file.with_name(f".{file.name}.former")
+
+
+def _named_in_place(file: Path) -> str | None:
+    """The hash that the record in place has of the file; None without one that could be read."""
+    try:
+        named = json.loads(_record_of(file).read_text(encoding="utf-8"))["files"][file.name]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return named if isinstance(named, str) else None
+
+
+def _is(file: Path, sha256: str) -> bool:
+    """Whether there is a file of that hash."""
+    try:
+        return hash_of(file) == sha256
+    except CheckpointError:
+        return False

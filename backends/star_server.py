@@ -11,8 +11,6 @@ cancelled: a frame that is torn would cost a healthy rank its link (N-4).
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,8 +29,9 @@ from ..transports.codec import decode_record, encode_record
 from ..transports.driver import CoordinatorDriver
 from .averager import Averager, RoundEvent
 from .backlog import Backlog, left_out
+from .bundle import replacing_weights, write_record
 from .layout import FlatLayout, header_block
-from .tensor_file import replacing, save_flat
+from .tensor_file import save_flat
 from .transfer import Passage, Relay
 
 __all__ = ["StarServer"]
@@ -331,7 +330,8 @@ class StarServer:
         if schema is None or bundle.flat is None:
             raise CheckpointError("there is no consensus to write yet")
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_flat(path, schema, bundle.flat, {"version": str(bundle.order.version), "averager": "star"})
+        with replacing_weights(path):
+            save_flat(path, schema, bundle.flat, {"version": str(bundle.order.version), "averager": "star"})
 
 
 async def _attempt(write: Callable[[Path, _Bundle], None], path: Path, bundle: _Bundle) -> str | None:
@@ -344,11 +344,4 @@ async def _attempt(write: Callable[[Path, _Bundle], None], path: Path, bundle: _
 
 
 def _write_record(path: Path, bundle: _Bundle) -> None:
-    """The record of a bundle, with the hash of the file it names (K-6, K-8)."""
-    with open(path, "rb") as file:
-        name = hashlib.file_digest(file, "sha256").hexdigest()
-    record = {**(bundle.record or {}), "files": {path.name: name}}
-    text = json.dumps(record, indent=1, sort_keys=True).encode()
-    target = path.with_suffix(".meta.json")
-    with replacing(target, len(text)) as file:
-        file.write(text)
+    write_record(path, bundle.record or {})

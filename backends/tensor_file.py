@@ -2,7 +2,9 @@
 
 A file is written under a temporary name in its own directory, flushed to the disk, renamed, and the directory flushed:
 a reader finds the old file or the new one, after a power cut too. A failed write takes its temporary file away and
-raises `CheckpointError` with path and size, so that the older file stays and training can go on.
+raises `CheckpointError` with path and size, so that the older file stays and training can go on. A writer that is
+killed takes nothing away, so the next one in that directory does. Each keeps its file locked, which tells those of the
+dead from what is being written.
 
 What a rank writes is *sealed* (K-6): nobody reports its hash, so it says itself which it has. The SHA-256 in the
 metadata is that of the whole file with zeros in the place of those 64 digits.
@@ -18,6 +20,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +30,12 @@ import attrs
 
 from ..core.errors import CheckpointError
 from ..core.schema import DTYPE_SIZES, Schema
+from ..transports import file_lock
 from .layout import FlatLayout
 
-__all__ = ["FORMAT_NAMES", "SEAL", "TensorItem", "check_seal", "replacing", "save_flat", "write_tensors"]
+__all__ = [
+    "FORMAT_NAMES", "SEAL", "TensorItem", "check_seal", "replacing", "save_flat", "sync_directory", "write_tensors",
+]  # fmt: skip
 
 WRITE_BYTES = 16 << 20
 """Most bytes handed to the kernel at once, or taken from it."""
@@ -37,6 +43,8 @@ SEAL = "sha256"
 """The name of the seal in the metadata of a file."""
 UNSEALED = "0" * 64
 """What stands in its place while the file is hashed."""
+PARTIAL = re.compile(r"\..+\.[0-9a-f]{12}\.partial", re.DOTALL)
+"""The name of a file that is being written."""
 FORMAT_NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
@@ -147,16 +155,16 @@ def _with_seal(head: bytes, old: str, new: str) -> bytes:
 def replacing(target: Path, size: int) -> Iterator[BinaryIO]:
     """A file of `size` bytes that takes the place of `target` when the block ends well, and leaves no trace otherwise
     (K-8): a file of tensors, or the record beside it. Raises `CheckpointError` for what the system refuses."""
-    # A name of its own for every writer: two savers of one decision must not write into one file.
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
     try:
+        _sweep(target.parent)
+        temporary, file = _own_file(target)
         try:
-            with open(temporary, "xb") as file:
+            with file:  # open, and so locked, until it has its name
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, target)
-            _sync_directory(target.parent)
+                os.replace(temporary, target)
+            sync_directory(target.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -167,7 +175,31 @@ def replacing(target: Path, size: int) -> Iterator[BinaryIO]:
         ) from failure
 
 
-def _sync_directory(directory: Path) -> None:
+def _own_file(target: Path) -> tuple[Path, BinaryIO]:
+    """A file of a name of its own, since two savers of one decision must not write into one, locked. Who sweeps may
+    have come upon it before it was: then there is another one."""
+    while True:
+        path = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
+        file = open(path, "xb")  # noqa: SIM115
+        file_lock.lock(file, wait=True)
+        if os.fstat(file.fileno()).st_nlink:
+            return path, file
+        file.close()
+
+
+def _sweep(directory: Path) -> None:
+    """Take away what writers have left here that were killed (K-8)."""
+    if not file_lock.KNOWN:
+        return
+    for path in directory.glob(".*.partial"):
+        if PARTIAL.fullmatch(path.name):
+            with contextlib.suppress(OSError), open(path, "r+b") as file:  # another one may sweep as well
+                if file_lock.lock(file):
+                    path.unlink()
+
+
+def sync_directory(directory: Path) -> None:
+    """What was renamed, made or removed in a directory is so after a power cut, too."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -17,7 +17,6 @@ comes first; the reader leaves that line out. A broken line anywhere else is dam
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
@@ -31,8 +30,7 @@ from ..core.effects import Ready
 from ..core.errors import CheckpointError
 from ..core.journal import Head, batch, batch_of, head, head_of, in_order
 from ..core.worker import Worker
-
-fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+from .file_lock import lock
 
 __all__ = ["JournalEnd", "JournalFile", "is_torn", "lines_of", "parsed", "read_end", "read_journal"]
 
@@ -58,7 +56,9 @@ class JournalFile:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
-            _lock(self._file, path)
+            if not lock(self._file):  # two that go on with one journal would be two runs with one name
+                self._file.close()
+                raise CheckpointError(f"the journal {path} is in use: its coordinator is still running")
             self._file.truncate(behind or 0)  # a torn last line would swallow the head
             self._file.seek(behind or 0)
             self._write_head(flush=self._disk or behind is not None)
@@ -86,18 +86,6 @@ class JournalFile:
         if flush:
             os.fsync(self._file.fileno())
         return len(data)
-
-
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Two coordinators that go on with one journal would be two runs with one name. The system takes the lock back when
-    the process ends, however it ends."""
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise CheckpointError(f"the journal {path} is in use: its coordinator is still running") from None
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

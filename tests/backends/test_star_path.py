@@ -378,8 +378,9 @@ def test_a_record_that_cannot_be_written_leaves_the_older_one_and_no_trace(
             assert re.search(r"consensus\.meta\.json \(\d+ bytes\) could not be .*No space", second)
 
     run(main)
-    assert synced == ["safetensors", "directory", "meta", "directory", "safetensors", "directory", "meta"]
-    assert json.loads((tmp_path / "consensus.meta.json").read_text())["version"] == 1
+    assert synced == ["safetensors", "directory", "meta", "directory", "directory", "safetensors", "directory", "meta"]
+    record, weights = [(tmp_path / f"consensus.{end}").read_bytes() for end in ("meta.json", "safetensors")]
+    assert json.loads(record) == {"version": 1, "files": {"consensus.safetensors": hashlib.sha256(weights).hexdigest()}}
     assert sorted(each.name for each in tmp_path.iterdir()) == ["consensus.meta.json", "consensus.safetensors"]
 
 
