@@ -36,7 +36,7 @@ from ..core.ledger import Resume
 from ..core.run import FINAL_STEM
 from .tensor_file import SEAL, check_seal, replacing, sync_directory
 
-__all__ = ["Bundle", "check_file", "read_bundle", "replacing_weights", "write_record"]
+__all__ = ["Bundle", "check_file", "newest_whole", "read_bundle", "replacing_weights", "write_record"]
 
 
 @attrs.frozen
@@ -65,27 +65,33 @@ def read_bundle(path: Path) -> Bundle:
         ) from None
 
 
+def newest_whole(run_dir: Path) -> Bundle | None:
+    """The bundle of the highest version in a directory that is whole; None without one."""
+    return _highest(_by_version(run_dir))
+
+
 def _next_older(refused: Path) -> Bundle | None:
-    """The bundle of the highest version beside one that was refused, below that one's own if its record can be read.
-    Records first and from the newest down, so that no more files are hashed than must be."""
-    limit = None
-    found: list[tuple[int, Path]] = []
-    for meta in sorted(refused.parent.glob("*.meta.json")):
+    """The one beside a bundle that was refused, below that one's own version if its record can be read."""
+    found = _by_version(refused.parent)
+    limit = found.pop(refused, None)
+    return _highest({file: version for file, version in found.items() if limit is None or version < limit})
+
+
+def _by_version(run_dir: Path) -> dict[Path, int]:
+    """The versions of the bundles in a directory by their records, whole or not."""
+    found: dict[Path, int] = {}
+    for meta in sorted(run_dir.glob("*.meta.json")):
         file = meta.with_name(meta.name.removesuffix(".meta.json") + ".safetensors")
-        try:
-            version = Resume.read(json.loads(meta.read_text(encoding="utf-8"))).version
-        except (OSError, ValueError, CheckpointError):
-            continue
-        if file == refused:
-            limit = version
-        else:
-            found.append((version, file))
-    for version, file in sorted(found, reverse=True):
-        if limit is None or version < limit:
-            try:
-                return _read(file)
-            except CheckpointError:
-                continue
+        with contextlib.suppress(OSError, ValueError, CheckpointError):
+            found[file] = Resume.read(json.loads(meta.read_text(encoding="utf-8"))).version
+    return found
+
+
+def _highest(found: Mapping[Path, int]) -> Bundle | None:
+    """The first that is whole from the newest down, so that no more files are hashed than must be."""
+    for file in sorted(found, key=lambda file: (found[file], file), reverse=True):
+        with contextlib.suppress(CheckpointError):
+            return _read(file)
     return None
 
 

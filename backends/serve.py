@@ -37,7 +37,7 @@ from ..transports.groups import first_error
 from ..transports.record_file import RunRecord
 from ..transports.registry import find_transport
 from .averager import Averager, find_averager
-from .bundle import read_bundle
+from .bundle import newest_whole, read_bundle
 from .endings import INTERRUPTED
 from .reopen import begin
 from .star_server import StarServer
@@ -244,8 +244,17 @@ async def _serve(
             error = first_error(group)
             raise error from error.__cause__
     if plane.failure is not None:
-        raise CheckpointError(f"the run is over ({finish.text}), but its model is not saved: {plane.failure}")
+        raise CheckpointError(f"the run is over ({finish.text}), but its model is not saved: {plane.failure}; "
+                              f"{_instead(config)}")  # fmt: skip
     return finish
+
+
+def _instead(config: Config) -> str:
+    """What there is in place of a model that could not be saved (K-8)."""
+    whole = None if config.save_path is None else newest_whole(Path(config.save_path))
+    if whole is None:
+        return "there is no older bundle to go on from"
+    return f"the newest bundle that is whole is {whole.file}, version {whole.resume.version}"
 
 
 async def _drive(

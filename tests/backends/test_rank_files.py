@@ -109,8 +109,8 @@ def test_each_file_says_which_run_and_version_it_is_of_and_whether_it_is_whole(t
 def test_training_goes_on_while_a_bundle_waits_for_the_disk(
     tmp_path: Path, disk: threading.Event, apart: bool
 ) -> None:
-    """K-7, K-3: the order returns before anything is written; the file holds the consensus of that instant, whatever
-    is trained meanwhile, and a model that held something else holds it again."""
+    """K-7, K-3, F56: the order returns before anything is written; the file holds the consensus of that instant,
+    whatever is trained meanwhile, and a model that held something else holds it again."""
     rank = Rank()
     consensus = rank.flat.snapshot().memory if apart else None
     wanted = {name: tensor.clone() for name, tensor in rank.model.state_dict().items()}

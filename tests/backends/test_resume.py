@@ -12,11 +12,12 @@ import torch
 import trio
 
 from paceline.backends.bundle import check_file, read_bundle
-from paceline.backends.checkpoint import load_model, save_model, save_optimizer
+from paceline.backends.checkpoint import load_flat, load_model, save_model, save_optimizer
 from paceline.backends.serve import serve
 from paceline.core import effects as fx
 from paceline.core.config import Config
 from paceline.core.errors import CheckpointError, ConfigError
+from paceline.core.schema import Schema
 
 from support.small_run import BATCH, SAMPLES, Seen, SmallRun
 from support.transports import CREDENTIALS
@@ -40,8 +41,18 @@ def ended(once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(once, tmp_path / "run"))
 
 
-def test_the_first_step_is_taken_from_the_saved_model_at_its_schedule_position(ended: Path) -> None:
-    """K-12: weights from the file for every rank, whatever its own model was; the position is global_step, set once."""
+def test_the_first_step_is_taken_from_the_saved_model_at_its_schedule_position(
+    ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-12, F57: weights from the file for every rank, whatever its own model was, and read by one, so that no other
+    one's view of the disk matters; the position is global_step, set once."""
+    opened: list[str] = []
+
+    def read(path: str, schema: Schema) -> tuple[memoryview, dict[str, str]]:
+        opened.append(path)
+        return load_flat(path, schema)
+
+    monkeypatch.setattr("paceline.backends.session.load_flat", read)
     saved, _ = load_model(ended / "consensus.safetensors")
     weights = torch.cat([saved[name].reshape(-1) for name in ("0.weight", "0.bias", "2.weight", "2.bias")])
     begun: list[torch.Tensor] = []
@@ -55,6 +66,7 @@ def test_the_first_step_is_taken_from_the_saved_model_at_its_schedule_position(e
     seen = [rank.result() for rank in ranks]
     run.coordinator.result()
     assert len(begun) == 2 and all(torch.equal(start, weights) for start in begun)
+    assert opened == [str(ended / "consensus.safetensors")]
     assert min(rate for one in seen for rate in one.rates) == 2 * STEPS
     samples = sorted(index for one in seen for epoch in (2, 3) for index in one.samples.get(epoch, []))
     assert samples == sorted([*range(SAMPLES)] * 2) and not any(0 in one.samples or 1 in one.samples for one in seen)

@@ -413,7 +413,7 @@ def test_nothing_to_write_is_an_error_and_no_bug(tmp_path: Path):
 
 
 def test_a_consensus_is_written_as_it_was_when_it_was_ordered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """K-7: a slow disk neither delays the next average nor gets its values."""
+    """K-7, F56: a slow disk neither delays the next average nor gets its values, each record is of its file."""
     release, honest = threading.Event(), StarServer._write_consensus
 
     def slow(self: StarServer, *arguments: Any) -> None:
@@ -424,18 +424,25 @@ def test_a_consensus_is_written_as_it_was_when_it_was_ordered(tmp_path: Path, mo
 
     async def main() -> None:
         async with path(8) as p:
-            await one_cycle(p)
-            first = parameters(p.ranks[0]).clone()
-            p.server.perform(fx.SaveConsensus(7, 1, str(tmp_path / "consensus")))
-            for cycle in (2, 3):
+            wanted = {}
+            for cycle in (1, 2, 3):
+                await one_cycle(p, cycle)
+                wanted[cycle] = parameters(p.ranks[0]).clone()
+                if cycle != 2:
+                    p.server.perform(fx.WriteMeta({"version": cycle, "global_step": 2 * cycle}))
+                    p.server.perform(fx.SaveConsensus(cycle, cycle, str(tmp_path / f"c{cycle}")))
                 with torch.no_grad():
                     next(p.ranks[0].flat.model.parameters()).add_(1.0)
-                await one_cycle(p, cycle)
             release.set()
             await p.server.settle()
-            written = load_model(tmp_path / "consensus.safetensors")[0]
-            values = torch.cat([written[name].reshape(-1) for name, _ in p.ranks[0].flat.model.named_parameters()])
-            assert torch.equal(values, first)
+            for cycle in (1, 3):
+                written, told = load_model(file := tmp_path / f"c{cycle}.safetensors")
+                values = torch.cat([written[name].reshape(-1) for name, _ in p.ranks[0].flat.model.named_parameters()])
+                assert torch.equal(values, wanted[cycle]) and told["version"] == str(cycle)
+                assert json.loads((tmp_path / f"c{cycle}.meta.json").read_text()) == {
+                    "version": cycle, "global_step": 2 * cycle,
+                    "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest()},
+                }  # fmt: skip
 
     run(main)
 
