@@ -175,7 +175,7 @@ def test_bytes_of_who_does_not_count_change_no_bit(junk: bytes, who: str, order:
 def test_a_refused_contribution_is_out_of_sum_and_divisor_and_its_rank_gets_the_consensus(
     ship: Ship, why: Refusal
 ) -> None:
-    """R-4."""
+    """F77, R-4: however many steps it claims, it weighs nothing."""
     expected, _ = average(SCHEMA, {0: Ship(5, random_flat(0))})
     averager, reduced = average(SCHEMA, {0: Ship(5, random_flat(0)), 1: ship})
     assert (reduced.accepted, reduced.refused) == ((0,), ((1, why),))

@@ -59,7 +59,7 @@ def test_both_ends_agree_on_lane_and_keys(lane: Lane) -> None:
 
 
 def test_golden_handshake() -> None:
-    """N-20: format 1 is fixed for ever, byte by byte; computed here from the text of N-21 and N-22, and pinned."""
+    """F67, N-20: format 1 is fixed for ever, byte by byte; computed here from the text of N-21 and N-22, and pinned."""
     first = b"PCLN" + bytes([1, 1, 1, 1, 0]) + bytes(7) + RUN + NONCE_1
     said = b"PCLN" + bytes([1, 2, 1, 0, 1, 1]) + bytes(6) + NONCE_2
 

@@ -97,7 +97,7 @@ def test_done_when_every_remaining_receiver_has_staged() -> None:
     ],
 )
 def test_a_header_is_refused_for_each_fault(claims: dict[str, object], why: Refusal) -> None:
-    """R-4; R-9: with 0 steps there are 0 bytes."""
+    """F77, R-4; R-9: with 0 steps there are 0 bytes."""
     current = start(0, 1)
     assert current.header(0, 1, 0, attrs.evolve(head(0, 50), **claims)) == Verdict.REFUSED
     assert current.refused() == ((0, why),)

@@ -107,7 +107,7 @@ def test_losses_that_are_no_numbers_travel(number: float) -> None:
 
 
 def test_unknown_fields_are_ignored_and_optional_ones_may_be_missing() -> None:
-    """N-24: unknown optional fields are ignored, at any level."""
+    """F67, N-24: unknown optional fields are ignored, at any level."""
     plan = {"plan_id": 1, "epoch": 2, "offset": 3, "size": 4, "colour": ["green", {"deep": [1.5, b"x", -7]}]}
     payload = pack({"cycle": 5, "plan": plan, "weather": {"sun": True}})
 
@@ -117,7 +117,7 @@ def test_unknown_fields_are_ignored_and_optional_ones_may_be_missing() -> None:
 
 
 def test_missing_field_wrong_type_and_unknown_kind_are_violations() -> None:
-    """N-24: each of them, with the number of the kind."""
+    """F67, N-24: each of them, with the number of the kind."""
     refused(EXITING, pack({}), "reason")
     refused(EXITING, pack({"reason": 5}), "reason")
     refused(EXITING, pack({"reason": b"bytes"}), "reason")

@@ -159,30 +159,6 @@ def test_a_door_that_stays_busy_is_no_missing_coordinator() -> None:
     assert knocks == pytest.approx([0.0, 0.25, 0.75, 1.75, 3.75, 7.75, 12.75, 15.0], abs=0.01)
 
 
-def test_another_protocol_is_refused_at_once() -> None:
-    """N-22, N-29: a refusal that can't change ends the dial, without a second attempt."""
-    server = socket.create_server(("127.0.0.1", 0))
-    port = server.getsockname()[1]
-
-    async def main() -> None:
-        listening = trio.socket.from_stdlib_socket(server)
-        server.setblocking(False)
-
-        async def refuse() -> None:
-            answered, _ = await listening.accept()
-            await read_exactly(answered, 64)
-            await answered.send(refusal_prelude(RejectCode.PROTOCOL))
-            answered.close()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(refuse)
-            with pytest.raises(RefusedError, match=f"tcp://127.0.0.1:{port}: the coordinator speaks protocol 1"):
-                await TcpTransport().dial(f"tcp://127.0.0.1:{port}", CREDENTIALS)
-        listening.close()
-
-    run(main)
-
-
 def test_another_program_at_the_address_is_told_apart() -> None:
     """api: what answers with something else is no coordinator, and trying again would not make it one."""
     server = socket.create_server(("127.0.0.1", 0))

@@ -82,7 +82,7 @@ def test_what_the_coordinator_alone_decides_is_nothing_a_rank_may_state(knob: st
 
 
 def test_a_model_as_large_as_the_limit_is_let_in() -> None:
-    """N-25: above it is refused, and both sizes are named."""
+    """F65, N-25: above it is refused at Hello, and both sizes are named."""
     size = sum(entry.nbytes for entry in hello(60).schema.entries)
     assert isinstance(knock(Hand(0, target_ranks=2, max_model_bytes=size)), m.Welcome)
     reject = turned_away(Hand(0, target_ranks=2, max_model_bytes=size - 1))

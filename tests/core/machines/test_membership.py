@@ -70,7 +70,7 @@ def test_a_refusal_says_what_to_do(changes: dict[str, Any], code: m.RejectCode) 
 
 
 def test_other_versions_are_let_in_with_a_warning() -> None:
-    """N-29: of the package or of torch; a difference of Python alone is nobody's business."""
+    """F67, N-29: of the package or of torch; a difference of Python alone is nobody's business."""
     hand = Hand(0, target_ranks=4)
     told = [("paceline 1", "python 3.11, torch 2.13.0"), ("paceline 1", "python 3.12, torch 2.13.0"),
             ("paceline 2", "python 3.11, torch 2.13.0"), ("paceline 1", "python 3.11, torch 2.13.1")]  # fmt: skip
