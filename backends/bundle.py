@@ -23,6 +23,7 @@ import attrs
 
 from ..core.errors import CheckpointError
 from ..core.ledger import Resume
+from ..core.plain import DAMAGE
 from ..core.run import FINAL_STEM
 from .tensor_file import SEAL, check_seal
 
@@ -64,7 +65,7 @@ def _next_older(refused: Path) -> Bundle | None:
         file = meta.with_name(meta.name.removesuffix(".meta.json") + ".safetensors")
         try:
             version = Resume.read(json.loads(meta.read_text(encoding="utf-8"))).version
-        except (OSError, ValueError, CheckpointError):
+        except (OSError, *DAMAGE, CheckpointError):
             continue
         if file == refused:
             limit = version
@@ -83,7 +84,7 @@ def _read(file: Path) -> Bundle:
     meta = file.with_suffix(".meta.json")
     try:
         resume = Resume.read(json.loads(meta.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as failure:
+    except (OSError, *DAMAGE) as failure:
         raise CheckpointError(
             f"{meta} cannot be read: {failure}; name the directory of a run that saved its model (K-12)"
         ) from None
@@ -95,25 +96,22 @@ def _read(file: Path) -> Bundle:
     if named is not None:
         check_file(file, named)
         return Bundle(file, resume)
-    told = check_seal(file)
+    whole = hashlib.sha256()
+    told = check_seal(file, whole)
     if SEAL not in told:
         raise CheckpointError(f"{file} says no SHA-256 of itself, and neither does its record (K-6)")
     resume.check_told(str(file), told)
-    return Bundle(file, attrs.evolve(resume, files={file.name: hash_of(file)}))  # for the rank that loads it
+    return Bundle(file, attrs.evolve(resume, files={file.name: whole.hexdigest()}))  # for the rank that loads it
 
 
 def check_file(file: Path, sha256: str) -> None:
-    """Raise `CheckpointError` unless this is the file with that hash, naming both."""
-    found = hash_of(file)
+    """Raise `CheckpointError` unless this is the file with that SHA-256, in hexadecimal, naming both."""
+    try:
+        with open(file, "rb") as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as failure:
+        text = f"{file} cannot be read: {failure}; the lowest rank needs it to resume (K-12)"
+        raise CheckpointError(text) from None
     if found != sha256:
         raise CheckpointError(f"{file} has SHA-256 {found[:16]}, the record of the run {sha256[:16]}; it is another "
                               "file, or damaged (K-12)")  # fmt: skip
-
-
-def hash_of(file: Path) -> str:
-    """Its SHA-256, in hexadecimal. Raises `CheckpointError` if it cannot be read."""
-    try:
-        with open(file, "rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as failure:
-        raise CheckpointError(f"{file} cannot be read: {failure}; the lowest rank needs it to resume (K-12)") from None
