@@ -17,6 +17,7 @@ from .ledger import refused_hello
 from .messages import Hello, Reject, RejectCode, Report, ResumeClaim
 from .phases import RunPhase
 from .recovery import forgot_life
+from .sayable import sayable
 from .schema import dataset_length
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ DEFAULT_MAX_RANKS = 4096
 """Seats of a run whose `max_ranks` is not set: a bound for a coordinator that somebody dials by mistake."""
 
 
-LONGEST_TEXT = 1000
-"""Characters of a refusal. It names values that a rank has sent, which may be as long as a Hello, in words that may be
-longer still; the answer has to fit a frame whatever they are (N-25)."""
 LARGEST_COUNT = 2**63 - 1
 """Picks of a run, and whatever a claim counts: half of what such a field holds on the wire, so that what is counted on
 from there has room. No run comes near."""
@@ -46,9 +44,7 @@ LIVES = ("generation", "incarnation", "attempt", "session_id")
 
 
 def _no(code: RejectCode, text: str, *, retry: bool = False) -> Reject:
-    if len(text) > LONGEST_TEXT:  # what is wrong stands at the front, what to do at the end
-        text = f"{text[: LONGEST_TEXT * 2 // 3]} [...] {text[-LONGEST_TEXT // 4 :]}"
-    return Reject(code=int(code), text=text, retry=retry, after_s=1.0 if retry else 0.0)
+    return Reject(code=int(code), text=sayable(text), retry=retry, after_s=1.0 if retry else 0.0)
 
 
 def closing() -> Reject:
