@@ -323,6 +323,16 @@ def test_a_block_that_does_not_continue_the_tiling_ends_the_link(change: Mapping
     assert caught.value.rank == 0
 
 
+@pytest.mark.parametrize("of", [{}, {"attempt": 7}, {"incarnation": 2}], ids=["this round", "attempt", "life"])
+def test_a_block_above_the_cap_gets_no_memory_whatever_it_belongs_to(of: Mapping[str, int]) -> None:
+    """N-25, R-1: what belongs to nothing open is read and thrown away, but not in any size."""
+    averager = StarAverager(SCHEMA)
+    averager.open(opened([0]))
+    block = attrs.evolve(next(cut(averager, 0))[0], bytes=(4 << 20) + 1, **of)
+    with pytest.raises(RemoteProtocolError, match="4194305 bytes, the limit is"):
+        averager.place(block)
+
+
 def test_a_block_before_its_header_ends_the_link() -> None:
     """N-26."""
     averager = StarAverager(SCHEMA)

@@ -22,6 +22,7 @@ from paceline.backends import star_link
 from paceline.backends.checkpoint import load_model
 from paceline.backends.layout import header_block
 from paceline.backends.star import StarAverager
+from paceline.backends.star_link import MAX_RESULT
 from paceline.backends.star_server import MAX_HEADER, StarServer
 from paceline.core import effects as fx
 from paceline.core import events as ev
@@ -328,6 +329,20 @@ def test_a_block_that_no_rank_sends_ends_its_lane_before_memory_is_given(
             await rank.send_bulk(block, memoryview(bytes(size)))
             with pytest.raises(RemoteProtocolError, match=text):
                 await StarServer(lambda: None, StarAverager).serve(0, 1, coordinator)
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", [m.RoundKind.COUNTS, m.RoundKind.PARAMS], ids=["a result", "nothing asked for"])
+def test_a_result_that_no_averager_sends_ends_the_link_before_memory_is_given(kind: m.RoundKind):
+    """N-25: the rank's half of it. A result is a small map too, and without a round nothing larger is due."""
+
+    async def main() -> None:
+        async with path(8) as p:
+            block = attrs.evolve(header_block(PARAMS, 0, 0, 1, MAX_RESULT + 1), key=attrs.evolve(PARAMS, kind=kind))
+            await p.ranks[0].far.send_bulk(block, memoryview(bytes(MAX_RESULT + 1)))
+            lost = await p.ranks[0].until(ev.LinkLost)
+            assert f"a result header of {MAX_RESULT + 1} bytes" in lost.cause
 
     run(main)
 
