@@ -22,7 +22,6 @@ from paceline.backends import star_link
 from paceline.backends.checkpoint import load_model
 from paceline.backends.layout import header_block
 from paceline.backends.star import StarAverager
-from paceline.backends.star_link import MAX_RESULT
 from paceline.backends.star_server import MAX_HEADER, StarServer
 from paceline.core import effects as fx
 from paceline.core import events as ev
@@ -333,20 +332,6 @@ def test_a_block_that_no_rank_sends_ends_its_lane_before_memory_is_given(
     run(main)
 
 
-@pytest.mark.parametrize("kind", [m.RoundKind.COUNTS, m.RoundKind.PARAMS], ids=["a result", "nothing asked for"])
-def test_a_result_that_no_averager_sends_ends_the_link_before_memory_is_given(kind: m.RoundKind):
-    """N-25: the rank's half of it. A result is a small map too, and without a round nothing larger is due."""
-
-    async def main() -> None:
-        async with path(8) as p:
-            block = attrs.evolve(header_block(PARAMS, 0, 0, 1, MAX_RESULT + 1), key=attrs.evolve(PARAMS, kind=kind))
-            await p.ranks[0].far.send_bulk(block, memoryview(bytes(MAX_RESULT + 1)))
-            lost = await p.ranks[0].until(ev.LinkLost)
-            assert f"a result header of {MAX_RESULT + 1} bytes" in lost.cause
-
-    run(main)
-
-
 def test_files_are_written_with_the_record_last(tmp_path: Path):
     """K-6, K-8: the record names the file and its hash, so it is there only if the file is."""
 
@@ -393,8 +378,9 @@ def test_a_record_that_cannot_be_written_leaves_the_older_one_and_no_trace(
             assert re.search(r"consensus\.meta\.json \(\d+ bytes\) could not be .*No space", second)
 
     run(main)
-    assert synced == ["safetensors", "directory", "meta", "directory", "safetensors", "directory", "meta"]
-    assert json.loads((tmp_path / "consensus.meta.json").read_text())["version"] == 1
+    assert synced == ["safetensors", "directory", "meta", "directory", "directory", "safetensors", "directory", "meta"]
+    record, weights = [(tmp_path / f"consensus.{end}").read_bytes() for end in ("meta.json", "safetensors")]
+    assert json.loads(record) == {"version": 1, "files": {"consensus.safetensors": hashlib.sha256(weights).hexdigest()}}
     assert sorted(each.name for each in tmp_path.iterdir()) == ["consensus.meta.json", "consensus.safetensors"]
 
 
@@ -427,7 +413,7 @@ def test_nothing_to_write_is_an_error_and_no_bug(tmp_path: Path):
 
 
 def test_a_consensus_is_written_as_it_was_when_it_was_ordered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """K-7: a slow disk neither delays the next average nor gets its values."""
+    """K-7, F56: a slow disk neither delays the next average nor gets its values, each record is of its file."""
     release, honest = threading.Event(), StarServer._write_consensus
 
     def slow(self: StarServer, *arguments: Any) -> None:
@@ -438,18 +424,25 @@ def test_a_consensus_is_written_as_it_was_when_it_was_ordered(tmp_path: Path, mo
 
     async def main() -> None:
         async with path(8) as p:
-            await one_cycle(p)
-            first = parameters(p.ranks[0]).clone()
-            p.server.perform(fx.SaveConsensus(7, 1, str(tmp_path / "consensus")))
-            for cycle in (2, 3):
+            wanted = {}
+            for cycle in (1, 2, 3):
+                await one_cycle(p, cycle)
+                wanted[cycle] = parameters(p.ranks[0]).clone()
+                if cycle != 2:
+                    p.server.perform(fx.WriteMeta({"version": cycle, "global_step": 2 * cycle}))
+                    p.server.perform(fx.SaveConsensus(cycle, cycle, str(tmp_path / f"c{cycle}")))
                 with torch.no_grad():
                     next(p.ranks[0].flat.model.parameters()).add_(1.0)
-                await one_cycle(p, cycle)
             release.set()
             await p.server.settle()
-            written = load_model(tmp_path / "consensus.safetensors")[0]
-            values = torch.cat([written[name].reshape(-1) for name, _ in p.ranks[0].flat.model.named_parameters()])
-            assert torch.equal(values, first)
+            for cycle in (1, 3):
+                written, told = load_model(file := tmp_path / f"c{cycle}.safetensors")
+                values = torch.cat([written[name].reshape(-1) for name, _ in p.ranks[0].flat.model.named_parameters()])
+                assert torch.equal(values, wanted[cycle]) and told["version"] == str(cycle)
+                assert json.loads((tmp_path / f"c{cycle}.meta.json").read_text()) == {
+                    "version": cycle, "global_step": 2 * cycle,
+                    "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest()},
+                }  # fmt: skip
 
     run(main)
 
