@@ -33,6 +33,7 @@ import attrs
 
 from ..core.errors import CheckpointError
 from ..core.ledger import Resume
+from ..core.plain import DAMAGE
 from ..core.run import FINAL_STEM
 from .tensor_file import SEAL, check_seal, replacing, sync_directory
 
@@ -82,7 +83,7 @@ def _by_version(run_dir: Path) -> dict[Path, int]:
     found: dict[Path, int] = {}
     for meta in sorted(run_dir.glob("*.meta.json")):
         file = meta.with_name(meta.name.removesuffix(".meta.json") + ".safetensors")
-        with contextlib.suppress(OSError, ValueError, CheckpointError):
+        with contextlib.suppress(OSError, *DAMAGE, CheckpointError):
             found[file] = Resume.read(json.loads(meta.read_text(encoding="utf-8"))).version
     return found
 
@@ -99,7 +100,7 @@ def _read(file: Path) -> Bundle:
     meta = _record_of(file)
     try:
         resume = Resume.read(json.loads(meta.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as failure:
+    except (OSError, *DAMAGE) as failure:
         raise CheckpointError(
             f"{meta} cannot be read: {failure}; name the directory of a run that saved its model (K-12)"
         ) from None
@@ -111,11 +112,12 @@ def _read(file: Path) -> Bundle:
     if named is not None:
         found = _named_so(file, named)
         return Bundle(found, attrs.evolve(resume, files={found.name: named}))
-    told = check_seal(file)
+    whole = hashlib.sha256()
+    told = check_seal(file, whole)
     if SEAL not in told:
         raise CheckpointError(f"{file} says no SHA-256 of itself, and neither does its record (K-6)")
     resume.check_told(str(file), told)
-    return Bundle(file, attrs.evolve(resume, files={file.name: hash_of(file)}))  # for the rank that loads it
+    return Bundle(file, attrs.evolve(resume, files={file.name: whole.hexdigest()}))  # for the rank that loads it
 
 
 def _named_so(file: Path, sha256: str) -> Path:
@@ -131,7 +133,7 @@ def _named_so(file: Path, sha256: str) -> Path:
 
 
 def check_file(file: Path, sha256: str) -> None:
-    """Raise `CheckpointError` unless this is the file with that hash, naming both."""
+    """Raise `CheckpointError` unless this is the file with that SHA-256, in hexadecimal, naming both."""
     found = hash_of(file)
     if found != sha256:
         raise CheckpointError(f"{file} has SHA-256 {found[:16]}, the record of the run {sha256[:16]}; it is another "
@@ -205,7 +207,7 @@ def _named_in_place(file: Path) -> str | None:
     """The hash that the record in place has of the file; None without one that could be read."""
     try:
         named = json.loads(_record_of(file).read_text(encoding="utf-8"))["files"][file.name]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, *DAMAGE):
         return None
     return named if isinstance(named, str) else None
 

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..core.errors import CheckpointError
+from ..core.plain import DAMAGE
 from ..core.schema import Schema
 from .layout import FlatLayout, allocate
 from .schema import view_of
@@ -110,9 +111,10 @@ def load_optimizer(path: str | os.PathLike[str], rank: int | None = None) -> dic
         raise CheckpointError(f"{target} is of rank {metadata.get('rank')}, this is rank {rank}: momentum belongs to "
                               "the rank that gathered it (K-12)")  # fmt: skip
     try:
-        plain = json.loads(metadata[OPTIMIZER_KEY])
-        unpacked: dict[str, Any] = _unpack(plain, tensors)
-    except (KeyError, ValueError, TypeError) as failure:
+        unpacked = _unpack(json.loads(metadata[OPTIMIZER_KEY]), tensors)
+        if not isinstance(unpacked, dict):
+            raise TypeError(f"it is {unpacked!r}")
+    except DAMAGE as failure:
         raise CheckpointError(f"{target} holds no optimizer state: {failure!r}; give another file (K-12)") from failure
     return unpacked
 
@@ -122,15 +124,20 @@ def restore_optimizer(path: str | os.PathLike[str], optimizer: torch.optim.Optim
     the optimizer unchanged, also for the state of another optimizer or model."""
     target = Path(str(path).replace("{rank}", str(rank)))
     state = load_optimizer(target, rank)
+    try:
+        _check_complete(target, state, optimizer)
+        optimizer.load_state_dict(state)
+    except DAMAGE as failure:
+        raise CheckpointError(f"{target} does not fit this {type(optimizer).__name__}: {failure} (K-12)") from failure
+
+
+def _check_complete(target: Path, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Raise `CheckpointError` for a parameter without state: the library would read it as nothing to do."""
     known = state.get("state", {})
     for number, (group, ours) in enumerate(zip(state.get("param_groups", ()), optimizer.param_groups, strict=False)):
         for place, (parameter, own) in enumerate(zip(group.get("params", ()), ours["params"], strict=False)):
-            if known and own.requires_grad and parameter not in known:  # the library would read it as nothing to do
+            if known and own.requires_grad and parameter not in known:
                 raise CheckpointError(f"{target} has no state for parameter {place} of group {number} (K-12)")
-    try:
-        optimizer.load_state_dict(state)
-    except (KeyError, ValueError, TypeError) as failure:
-        raise CheckpointError(f"{target} does not fit this {type(optimizer).__name__}: {failure} (K-12)") from failure
 
 
 def _pack(target: Path, thing: Any, place: str, items: list[TensorItem], depth: int) -> Any:

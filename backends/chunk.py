@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+from operator import index
+from typing import SupportsIndex
 
 import attrs
 
 from ..core import events as ev
+from ..core.dispatch.tally import LONGEST_NAME, MOST_SCALARS
 from ..core.errors import LocalProtocolError
 from ..core.messages import Plan
+from ..core.sayable import is_text
 
 __all__ = ["Chunk"]
 
-LONGEST_NAME = 128
-"""Characters of the name of a scalar; a coordinator drops what is longer (K-20)."""
+MOST_OBSERVATIONS = 2**32 - 1
+"""Observations of one batch: more of them than any batch has, and the sum of a chunk fits its report (K-20)."""
 
 
 @attrs.define(eq=False)
@@ -55,16 +59,20 @@ class Chunk:
             self.part, self.batch = self.part + 1, 0
         return self.part == len(self.parts)
 
-    def add(self, name: str, value: float, count: int) -> None:
+    def add(self, name: str, value: float, count: SupportsIndex) -> None:
         """`value` is the mean of `count` observations. One that is no finite number is left out, as a loss is."""
-        if not name or len(name) > LONGEST_NAME:
+        if not 0 < len(name) <= LONGEST_NAME or not is_text(name):
             raise LocalProtocolError(f"the scalar {name[:40]!r} has a name of {len(name)} characters; give it 1 to "
-                                     f"{LONGEST_NAME} (K-20)")  # fmt: skip
-        if count < 1:
-            raise LocalProtocolError(f"{name} = {value} is said of {count} observations; give at least 1 (K-20)")
-        if math.isfinite(value * count):
+                                     f"{LONGEST_NAME}, in UTF-8 (K-20)")  # fmt: skip
+        if not isinstance(count, SupportsIndex) or not 1 <= (whole := index(count)) <= MOST_OBSERVATIONS:
+            raise LocalProtocolError(f"{name} = {value} is said of {count!r} observations; give a whole number from 1 "
+                                     f"to {MOST_OBSERVATIONS} (K-20)")  # fmt: skip
+        if name not in self.scalars and len(self.scalars) >= MOST_SCALARS:
+            raise LocalProtocolError(f"{name[:40]!r} is one more than the {MOST_SCALARS} names that a run may have; is "
+                                     "it made of something that changes with each batch? (K-20)")  # fmt: skip
+        if math.isfinite(value * whole):
             total, counted = self.scalars.get(name, (0.0, 0))
-            self.scalars[name] = total + value * count, counted + count
+            self.scalars[name] = total + value * whole, counted + whole
 
     def done(self) -> ev.ChunkDone:
         """What is told of it at its end (W-4)."""

@@ -82,10 +82,17 @@ class Callbacks:
             return (None, None) if self.evaluate is None else _number(self.evaluate(flat.model))
 
 
+MOST_SAMPLES = 2**63 - 1
+"""What a metric can be of: as many as a run can have picks (K-16)."""
+
+
 def _number(result: Any) -> tuple[float | None, int | None]:
-    """A metric, or a metric and its count; None is no metric."""
+    """A metric, or a metric and its count; None is no metric. What is neither raises."""
     value, count = result if isinstance(result, tuple) else (result, None)
-    return (None if value is None else float(value)), (None if count is None else int(count))
+    counted = None if count is None else int(count)
+    if counted is not None and not 0 <= counted <= MOST_SAMPLES:
+        raise ValueError(f"a metric over {counted} samples: give how many it is of, from 0 to {MOST_SAMPLES}")
+    return (None if value is None else float(value)), counted
 
 
 @contextmanager

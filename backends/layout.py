@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from ..core.errors import LocalProtocolError
 from ..core.messages import BulkBlock, RoundKey, RoundKind
-from ..core.schema import DTYPE_SIZES, EntryClass, Schema, SchemaEntry
+from ..core.schema import DTYPE_SIZES, FLOATING, EntryClass, Schema, SchemaEntry
 
 __all__ = [
     "BLOCK_BYTES",
@@ -53,7 +53,6 @@ BLOCK_BYTES = 4 << 20
 BUFFERS_ALIVE = 2
 """Flat copies that may exist per direction (R-10)."""
 ALIGNMENT = 64
-FLOATING = ("float64", "float32", "float16", "bfloat16")
 
 Values = npt.NDArray[Any]
 

@@ -30,8 +30,8 @@ def schema_of(model: nn.Module) -> Schema:
     integer, bool and non-persistent buffers are `local`. Of tied names the first gives the entry its name, and the
     strongest class among them its class, in this order: param, buffer, frozen, local.
 
-    Raises `ConfigError` naming the entry that is lazy, on the meta device, sharded, sparse, of a dtype that cannot
-    travel, or overlaps another one in part.
+    Raises `ConfigError` naming the entry that is lazy, on the meta device, sharded, sparse, of a dtype or a number of
+    dimensions that cannot travel, or overlaps another one in part.
     """
     found: dict[Key, SchemaEntry] = {}
     tensors: dict[Key, torch.Tensor] = {}
@@ -49,7 +49,11 @@ def schema_of(model: nn.Module) -> Schema:
                 name=first.name, cls=min(first.cls, cls), shape=first.shape, dtype=first.dtype, aliases=aliases
             )
     _check_overlaps([(found[key].name, tensor) for key, tensor in tensors.items()])
-    return Schema(entries=tuple(found.values()))
+    schema = Schema(entries=tuple(found.values()))
+    fault = schema.fault()
+    if fault is not None:
+        raise ConfigError(f"the model cannot be averaged: {fault} (R-3)")
+    return schema
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, EntryClass]]:

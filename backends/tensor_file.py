@@ -6,8 +6,10 @@ raises `CheckpointError` with path and size, so that the older file stays and tr
 killed takes nothing away, so the next one in that directory does. Each keeps its file locked, which tells those of the
 dead from what is being written.
 
-What a rank writes is *sealed* (K-6): nobody reports its hash, so it says itself which it has. The SHA-256 in the
-metadata is that of the whole file with zeros in the place of those 64 digits.
+What a rank writes is *sealed* (K-6). Nobody reports its hash, so the file says itself which it has, beside the run
+and the version that it is of, which its writer, `rank_files`, names in the metadata. The SHA-256 there, 64 digits,
+is that of the whole file with zeros in their place. What the averager of the coordinator writes is not sealed: the
+record beside it, which is written later, has its hash.
 
 The writer is our own because the consensus already lies in memory in file order: it is streamed from there, while the
 library would want a copy of every tensor first. No torch here: a coordinator, which only adds flat memory and writes it
@@ -24,14 +26,18 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
 
 from ..core.errors import CheckpointError
+from ..core.plain import DAMAGE
 from ..core.schema import DTYPE_SIZES, Schema
 from ..transports import file_lock
 from .layout import FlatLayout
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
 
 __all__ = [
     "FORMAT_NAMES", "SEAL", "TensorItem", "check_seal", "replacing", "save_flat", "sync_directory", "write_tensors",
@@ -123,25 +129,36 @@ def write_tensors(
 
 # --- seals (K-6) -----------------------------------------------------------------------------------------------------
 
-def check_seal(path: Path) -> dict[str, str]:
-    """The metadata of a file, which is what it was when it was written, if it is sealed: then they have `SEAL`. Raises
-    `CheckpointError` for one that is not, or cannot be read."""
+def check_seal(path: Path, whole: Hash | None = None) -> dict[str, str]:
+    """The metadata of a file, which is what it was when it was written, if it is sealed: then they have `SEAL`. One
+    that is not sealed is read no further. `whole` is fed all of a sealed file as it is, so that the hash by which
+    others know it is of the very bytes that were checked. Raises `CheckpointError` for a file that is not what its
+    seal says, or cannot be read."""
     try:
         with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
+            size = file.read(8)
+            length = int.from_bytes(size, "little")
             text = file.read(length) if length <= path.stat().st_size else b""
             metadata: dict[str, str] = dict(json.loads(text).get("__metadata__", {}))
-            seal = metadata.get(SEAL)
-            if seal is None:
+            if SEAL not in metadata:
                 return metadata
-            hasher = hashlib.sha256(_with_seal(length.to_bytes(8, "little") + text, seal, UNSEALED))
+            seal = metadata[SEAL]
+            if not isinstance(seal, str):
+                raise TypeError(f"its {SEAL} is {seal!r}")
+            head = size + text
+            hashers = [hashlib.sha256(_with_seal(head, seal, UNSEALED))]
+            if whole is not None:
+                whole.update(head)
+                hashers.append(whole)
             while data := file.read(WRITE_BYTES):
-                hasher.update(data)
-    except (OSError, ValueError, TypeError, AttributeError) as failure:
+                for hasher in hashers:
+                    hasher.update(data)
+    except (OSError, *DAMAGE) as failure:
         raise CheckpointError(f"{path} cannot be read: {failure}; give another file (K-12)") from None
-    if hasher.hexdigest() != seal:
-        raise CheckpointError(f"{path} has SHA-256 {hasher.hexdigest()[:16]}, and says of itself {seal[:16]}; it is "
-                              "damaged: give another file (K-6, K-12)")  # fmt: skip
+    found = hashers[0].hexdigest()
+    if found != seal:
+        raise CheckpointError(f"{path} has SHA-256 {found[:16]}, and says of itself {seal[:16]}; it is damaged: give "
+                              "another file (K-6, K-12)")  # fmt: skip
     return metadata
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import attrs
+
 from .config import config_digest
 from .errors import ConfigError
 from .ledger import refused_hello
-from .messages import Hello, Reject, RejectCode, Report
+from .messages import Hello, Reject, RejectCode, Report, ResumeClaim
 from .phases import RunPhase
 from .recovery import forgot_life
+from .sayable import sayable
 from .schema import dataset_length
 
 if TYPE_CHECKING:
@@ -31,8 +34,17 @@ DEFAULT_MAX_RANKS = 4096
 """Seats of a run whose `max_ranks` is not set: a bound for a coordinator that somebody dials by mistake."""
 
 
+LARGEST_COUNT = 2**63 - 1
+"""Picks of a run, and whatever a claim counts: half of what such a field holds on the wire, so that what is counted on
+from there has room. No run comes near."""
+LARGEST_LIFE = 2**31 - 1
+"""Likewise of the numbers that have 32 bits there."""
+LIVES = ("generation", "incarnation", "attempt", "session_id")
+"""The fields of a claim that have 32 bits."""
+
+
 def _no(code: RejectCode, text: str, *, retry: bool = False) -> Reject:
-    return Reject(code=int(code), text=text, retry=retry, after_s=1.0 if retry else 0.0)
+    return Reject(code=int(code), text=sayable(text), retry=retry, after_s=1.0 if retry else 0.0)
 
 
 def closing() -> Reject:
@@ -109,8 +121,14 @@ def _identity(co: Coordinator, hello: Hello) -> Reject | None:
     if co.config.averager not in hello.averagers:
         return _no(RejectCode.AVERAGER, f"the run averages by {co.config.averager!r}, this rank has "
                    f"{', '.join(hello.averagers) or 'none'}; install there the package that brings it")  # fmt: skip
+    beyond = _beyond(hello.resume)
+    if beyond is not None:
+        return _no(RejectCode.SEAT, f"it claims {beyond}, and no life comes that far; start this rank anew")
     if hello.schema.hash() != hello.schema_hash:
         return _no(RejectCode.SCHEMA, "the schema does not match its own hash; install the same version everywhere")
+    fault = hello.schema.fault()
+    if fault is not None:
+        return _no(RejectCode.SCHEMA, f"no run can average this model: {fault}; install the same version everywhere")
     size = sum(entry.nbytes for entry in hello.schema.entries)
     if size > co.config.max_model_bytes:
         return _no(RejectCode.SIZE, f"the model has {size} bytes, max_model_bytes is {co.config.max_model_bytes}; "
@@ -120,6 +138,16 @@ def _identity(co: Coordinator, hello: Hello) -> Reject | None:
                    "on every rank")  # fmt: skip
     refused = refused_hello(co, hello)
     return _collective(co, hello) if refused is None else _no(*refused)
+
+
+def _beyond(claim: ResumeClaim | None) -> str | None:
+    """The number of a claim that no rank can have, with its name, or None. What follows from one, such as the number of
+    the next life, is sent to ranks: it must stay what can be sent."""
+    for field in () if claim is None else attrs.fields(ResumeClaim):
+        most, claimed = LARGEST_LIFE if field.name in LIVES else LARGEST_COUNT, getattr(claim, field.name)
+        if claimed > most:
+            return f"{field.name} {claimed}"
+    return None
 
 
 def _collective(co: Coordinator, hello: Hello) -> Reject | None:
@@ -163,6 +191,9 @@ def _data(co: Coordinator, hello: Hello) -> Reject | None:
     length = dataset_length(hello.dataset_signature)
     if length == 0:
         return _no(RejectCode.DATASET, "the data set is empty; give this rank the one of the others")
+    if length * co.config.repeats > LARGEST_COUNT:
+        return _no(RejectCode.DATASET, f"the data set has {length} samples, {co.config.repeats} times each; a run has "
+                   f"at most {LARGEST_COUNT}; give this rank a data set that tells its length")  # fmt: skip
     if co.dataset is not None and hello.dataset_signature != co.dataset:
         ours = dataset_length(co.dataset)
         what = f"the run has {ours} samples, this rank {length}" if ours != length else "same length, other content"

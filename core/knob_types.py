@@ -13,6 +13,8 @@ from typing import Any
 
 import attrs
 
+from .sayable import is_text
+
 __all__ = ["alternatives", "check_types", "type_words"]
 
 LEAST, LARGEST = -(2**63), 2**64 - 1
@@ -22,12 +24,14 @@ LEAST, LARGEST = -(2**63), 2**64 - 1
 def check_types(values: Any, refuse: Callable[[str, object, str], None]) -> None:
     """Call `refuse(knob, value, what is wanted)` for each field of an attrs object that does not fit its annotation.
 
-    A whole number fits where a number is wanted, true and false do not: nobody means the number 1 by them.
+    A whole number fits where a number is wanted, true and false do not: nobody means the number 1 by them. Text has to
+    be UTF-8, which the name of a directory need not be: ranks are told where to save, and nothing else travels (N-24).
     """
     for knob, kinds in _kinds(type(values)):
         value = getattr(values, knob)
         if not any(FITS[kind](value) for kind in kinds):
-            refuse(knob, value, f"{_words(kinds)} is wanted")
+            wanted = "text in UTF-8" if isinstance(value, str) and str in kinds else _words(kinds)
+            refuse(knob, value, f"{wanted} is wanted")
 
 
 def type_words(cls: type) -> dict[str, str]:
@@ -72,7 +76,7 @@ FITS: dict[Any, Callable[[object], bool]] = {
     bool: lambda value: isinstance(value, bool),
     int: _whole,
     float: _number,
-    str: lambda value: isinstance(value, str),
+    str: lambda value: isinstance(value, str) and is_text(value),
     bytes: lambda value: isinstance(value, bytes),
     tuple[float, ...]: _numbers,
     types.NoneType: lambda value: value is None,

@@ -12,13 +12,26 @@ from enum import IntEnum
 
 from .values import value
 
-__all__ = ["DTYPE_SIZES", "EntryClass", "Schema", "SchemaEntry", "dataset_length", "dataset_signature"]
+__all__ = [
+    "DTYPE_SIZES",
+    "FLOATING",
+    "EntryClass",
+    "Schema",
+    "SchemaEntry",
+    "dataset_length",
+    "dataset_signature",
+]
 
 DTYPE_SIZES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 """Bytes per element of every dtype a schema may name."""
+FLOATING = ("float64", "float32", "float16", "bfloat16")
+"""Those with a fraction: only such entries can be averaged, so only such ones ride (R-3)."""
+MOST_EXTENTS = 64
+"""Dimensions of an entry: as many as numpy has. Without a bound the size of one could be a number that takes minutes to
+compute, in a coordinator that may not pause (N-8)."""
 
 
 class EntryClass(IntEnum):
@@ -86,6 +99,19 @@ class Schema:
     def whole(self) -> tuple[SchemaEntry, ...]:
         """Every entry, in the order a full state transfer uses (R-20): riding ones first, then frozen, then local."""
         return self.riding() + self.static()
+
+    def fault(self) -> str | None:
+        """What no model of this version has, in words, or None. A schema that a rank brings is looked at before
+        anything is computed from it: a dtype of a later version has no size here, and what has no fraction no average
+        (R-3)."""
+        for entry in self.entries:
+            if len(entry.shape) > MOST_EXTENTS:
+                return f"{entry.name} has {len(entry.shape)} dimensions, {MOST_EXTENTS} are possible"
+            if entry.dtype not in DTYPE_SIZES:
+                return f"{entry.describe()}; known are {', '.join(DTYPE_SIZES)}"
+            if entry.cls in (EntryClass.PARAM, EntryClass.BUFFER) and entry.dtype not in FLOATING:
+                return f"{entry.describe()}; only {', '.join(FLOATING)} can be averaged"
+        return None
 
     def first_difference(self, other: Schema) -> str | None:
         """The first entry in which `other` differs from this schema, in words, or None if they are the same."""

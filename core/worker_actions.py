@@ -20,6 +20,7 @@ from . import messages as m
 from .effects import Evaluate, FireCallback, Publish, Save
 from .events import ActionDone, Wish
 from .roles import CHECKPOINT, EPOCH, EVALUATE
+from .sayable import sayable_error
 from .values import state
 from .worker_notices import WorkerNotices
 
@@ -129,7 +130,7 @@ class WorkerActions(WorkerNotices):
     def report_checkpoint(self, event: ActionDone) -> None:
         """K-9."""
         self.report(m.CheckpointResult, decision_id=event.decision_id, version=event.version,
-                    elapsed_ms=event.elapsed_ms, error=event.error)  # fmt: skip
+                    elapsed_ms=event.elapsed_ms, error=sayable_error(event.error))  # fmt: skip
 
     def ends_evaluation(self, event: ActionDone) -> bool:
         """An evaluation that was asked for is over."""
@@ -143,7 +144,8 @@ class WorkerActions(WorkerNotices):
         if metric is not None and (not math.isfinite(metric) or event.count == 0):
             metric = None
         self.report(m.EvalResult, schedule_id=event.decision_id, epoch=asked.epoch, version=event.version,
-                    elapsed_ms=event.elapsed_ms, metric=metric, count=event.count, error=event.error)  # fmt: skip
+                    elapsed_ms=event.elapsed_ms, metric=metric, count=event.count,
+                    error=sayable_error(event.error))  # fmt: skip
 
     def ends_epoch_callback(self, event: ActionDone) -> bool:
         """The epoch callback is over."""

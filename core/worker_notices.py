@@ -15,6 +15,7 @@ from . import messages as m
 from .effects import AbandonPlan, Publish, Save, SendState, Stage, Stop, Unpark
 from .events import ActionDone, ConsensusStaged
 from .phases import WorkerPhase
+from .sayable import sayable_error
 from .values import state
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class WorkerNotices:
     def saved(self, event: ActionDone) -> None:
         """Report what became of the save; an error never blocks the exit (W-19)."""
         self.report(m.CheckpointResult, decision_id=event.decision_id, version=event.version,
-                    elapsed_ms=event.elapsed_ms, error=event.error)  # fmt: skip
+                    elapsed_ms=event.elapsed_ms, error=sayable_error(event.error))  # fmt: skip
 
     def is_save(self, event: ActionDone) -> bool:
         """The training process finished the save of a shutdown."""

@@ -10,6 +10,7 @@ from .effects import AbandonPlan, Adopt, Extend, Park, Publish, TakeSnapshot, Tr
 from .events import ChunkDone, ConsensusStaged, RoundBroken, SnapshotTaken, StepDone
 from .phases import WorkerPhase
 from .retention import weigher
+from .sayable import sayable
 from .values import maker, state
 from .worker_actions import WorkerActions
 from .worker_notices import NO_CYCLE
@@ -216,7 +217,7 @@ class WorkerOrders(WorkerActions):
     def round_broken(self, event: RoundBroken) -> None:
         """Tell the coordinator, which alone decides about a retry (N-1, R-18)."""
         self.report(m.RoundFailed, cycle=event.cycle, attempt=event.attempt, round=m.RoundKind.PARAMS,
-                    cause=event.cause, retryable=event.retryable)  # fmt: skip
+                    cause=sayable(event.cause), retryable=event.retryable)  # fmt: skip
 
     # --- update --------------------------------------------------------------------------------------------------
 

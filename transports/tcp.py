@@ -36,11 +36,12 @@ import attrs
 import trio
 
 from ..core.errors import ConfigError, RefusedError, RemoteProtocolError, TransportError
+from ..core.messages import RejectCode
 from ..core.wire import NONCE_BYTES, PRELUDE_2, DialHandshake, Lane, LinkKeys, Role
 from .api import Capabilities, Channel, Credentials
 from .framed import FramedChannel, check_credentials, fill
 from .tcp_listener import DIAL_ID_BYTES, TcpListener, open_lanes
-from .tcp_socket import Address, TcpLane, address_text
+from .tcp_socket import Address, TcpLane, address_text, on_one_host
 
 __all__ = ["TcpTransport"]
 
@@ -108,7 +109,8 @@ class TcpTransport:
 
         Raises:
             TransportError: nobody answered in all that time.
-            RefusedError: the coordinator is of another run or protocol, or does not know the token (N-22).
+            RefusedError: the coordinator is of another run or protocol, or does not know the token (N-22), or is on
+                another host while tags are to cover headers alone (N-26).
             RemoteProtocolError: what answers is no paceline coordinator.
         """
         check_credentials(credentials)
@@ -150,6 +152,10 @@ class TcpTransport:
             found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
             control = await self._connect([(entry[0], entry[4]) for entry in found], limit_s)
             on_failure.callback(control.close)
+            if credentials.bulk_auth == "header" and not on_one_host(control.own, control.remote):
+                raise RefusedError("bulk_auth = header leaves tensors without a tag, and this coordinator is on "
+                                   "another host, so that they could be changed on the way: set bulk_auth = full there "
+                                   "(N-26)", code=RejectCode.CONFIG)  # fmt: skip
             control_keys = await _prove(control, Lane.CONTROL, dial_id, credentials)
             # The second lane goes where the first one got through, whatever else the name stands for.
             bulk = await self._connect([(control.family, control.remote)], limit_s)

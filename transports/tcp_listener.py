@@ -40,7 +40,7 @@ from ..core.wire import (
 )
 from .api import Buffer, Channel, Credentials
 from .framed import FramedChannel, fill, run_handler
-from .tcp_socket import TcpLane, address_text
+from .tcp_socket import TcpLane, address_text, on_one_host
 
 __all__ = ["DIAL_ID_BYTES", "TcpListener", "open_lanes"]
 
@@ -210,6 +210,8 @@ class TcpListener:
         third = memoryview(bytearray(PRELUDE_3))
         await fill(lane, third)
         handshake.receive_proof(third)
+        if self._credentials.bulk_auth == "header" and not on_one_host(lane.own, lane.remote):
+            raise RemoteProtocolError(f"{lane.remote[0]} is another host, and bulk_auth is header (N-26)")
         if handshake.lane is Lane.BULK:
             lane.write_stall_s = math.inf
         self._warn_of_public(lane)

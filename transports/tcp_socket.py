@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import trio
 
 from .socket_lane import SocketLane
 
-__all__ = ["Address", "TcpLane", "address_text"]
+__all__ = ["Address", "TcpLane", "address_text", "on_one_host"]
 
 Address = tuple[Any, ...]
 """A socket address as the standard library gives and takes it: host and port, then two numbers more under IPv6."""
@@ -39,9 +40,16 @@ class TcpLane(SocketLane):
         super().__init__(connected, write_stall_s)
         self.family = int(connected.family)
         self.remote: Address = connected.getpeername()
+        self.own: Address = connected.getsockname()
         for level, name, value in _OPTIONS:
             if hasattr(trio.socket, name):
                 connected.setsockopt(getattr(trio.socket, level), getattr(trio.socket, name), value)
+
+
+def on_one_host(own: Address, other: Address) -> bool:
+    """Whether the two ends of a connection are on one host (N-26): within a host both have the same address, or both
+    are of loopback. Two network namespaces of one kernel, as containers have them, are two hosts here."""
+    return bool(own[0] == other[0]) or all(ipaddress.ip_address(end[0]).is_loopback for end in (own, other))
 
 
 def address_text(address: Address) -> str:

@@ -24,7 +24,7 @@ import attrs
 from ..messages import Metrics
 from ..values import state, value
 
-__all__ = ["MOST_SCALARS", "EpochTally", "RankTally", "Spread"]
+__all__ = ["LONGEST_NAME", "MOST_SCALARS", "EpochTally", "RankTally", "Spread"]
 
 MOST_SCALARS, LONGEST_NAME = 256, 128
 """Names of scalars in an epoch, and characters of one: what is told to all ranks has an end, whatever one rank says."""

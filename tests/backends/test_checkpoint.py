@@ -17,10 +17,18 @@ from safetensors.torch import load_model as library_load_model
 from torch import nn
 
 from paceline.backends import checkpoint
-from paceline.backends.checkpoint import load_flat, load_model, load_optimizer, save_model, save_optimizer
+from paceline.backends.checkpoint import (
+    OPTIMIZER_KEY,
+    load_flat,
+    load_model,
+    load_optimizer,
+    restore_optimizer,
+    save_model,
+    save_optimizer,
+)
 from paceline.backends.flat import FlatModel
 from paceline.backends.schema import schema_of
-from paceline.backends.tensor_file import save_flat
+from paceline.backends.tensor_file import save_flat, write_tensors
 from paceline.core.errors import CheckpointError
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
@@ -235,3 +243,24 @@ def test_a_model_is_no_optimizer(tmp_path: Path) -> None:
     save_model(tmp_path / "m", {"w": torch.zeros(4)}, {})
     with pytest.raises(CheckpointError, match="no optimizer state"):
         load_optimizer(tmp_path / "m")
+
+
+STRANGE = {
+    "a number": "5", "a list": '{"list":[1]}', "no text": "[" * 99_999,
+    "too deep": '{"list":[' * 3000 + "1" + "]}" * 3000,
+    "groups are a number": '{"dict":[["state",{"dict":[]}],["param_groups",5]]}',
+    "a group is a number": '{"dict":[["state",{"dict":[]}],["param_groups",{"list":[5]}]]}',
+    "a group is a list": '{"dict":[["state",5],["param_groups",{"list":[{"list":[]}]}]]}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", STRANGE.values(), ids=STRANGE)
+def test_an_optimizer_file_that_nobody_wrote_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    """K-12: whatever stands in it, also under a right seal, which anybody can make; the optimizer stays as it is."""
+    path = tmp_path / "o.safetensors"
+    write_tensors(path, [], {OPTIMIZER_KEY: text, "rank": "0"}, sealed=True)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    before = optimizer.state_dict()
+    with pytest.raises(CheckpointError, match=r"o\.safetensors (holds no optimizer state|does not fit this SGD)"):
+        restore_optimizer(path, optimizer, 0)
+    assert optimizer.state_dict() == before

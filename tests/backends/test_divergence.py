@@ -41,6 +41,14 @@ def test_a_tiny_norm_gives_zero_and_no_parameters_give_no_norms() -> None:
     assert divergence(layout_of((EntryClass.BUFFER, 1, "float32")), floats(1), floats(2)) == Triple(0.0, None, None)
 
 
+def test_the_norm_that_is_tiny_is_that_of_the_rule() -> None:
+    """R-16: 1e-10 itself is, the next number above is not."""
+    layout = layout_of((EntryClass.PARAM, 1, "float64"))
+    for post, apart in ((1e-10, 0.0), (math.nextafter(1e-10, 1.0), 1e10)):
+        told = divergence(layout, np.array([1.0], "<f8").data.cast("B"), np.array([post], "<f8").data.cast("B"))
+        assert (told.post_norm, told.divergence) == (post, pytest.approx(apart))
+
+
 def test_a_length_mismatch_is_an_error() -> None:
     """R-16."""
     with pytest.raises(LocalProtocolError, match=r"8 bytes.*12"):

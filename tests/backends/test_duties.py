@@ -114,7 +114,8 @@ def test_k9_k16_what_a_callback_raises_is_an_answer(capsys: pytest.CaptureFixtur
         done = act(everything, order)
         assert done.error == "OSError: no space left" and done.metric is None
         assert f"rank 1: the {done.kind} callback raised" in capsys.readouterr().err
-    assert act(Callbacks(evaluate=lambda model: "much"), EVALUATE).error is not None
+    for odd in ("much", (0.5, -1), (0.5, 2**63), (0.5, "many"), (0.5, float("nan")), (1, 2, 3)):
+        assert act(Callbacks(evaluate=lambda model, odd=odd: odd), EVALUATE).error is not None, odd
 
 
 def test_the_callbacks_of_a_script_get_what_their_names_say() -> None:

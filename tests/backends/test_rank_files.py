@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import threading
 from pathlib import Path
@@ -103,6 +104,32 @@ def test_each_file_says_which_run_and_version_it_is_of_and_whether_it_is_whole(t
                 load_optimizer(path) if "optim" in path.name else load_model(path)
         path.write_bytes(whole)
     assert SEAL not in load_model(tmp_path / names[0])[1]
+
+
+def _head(path: Path, text: bytes) -> None:
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+@pytest.mark.parametrize("text", [
+    b'{"__metadata__":{"sha256":null}}', b'{"__metadata__":{"sha256":5}}', b'{"__metadata__":{"sha256":[""]}}',
+    b'{"__metadata__":null}', b"[]", b"[" * 100_000, b"\xff",
+], ids=["no seal", "a number", "a list", "no metadata", "no map", "too deep", "no text"])  # fmt: skip
+def test_a_head_that_nobody_wrote_is_a_file_that_cannot_be_read(tmp_path: Path, text: bytes) -> None:
+    """K-6, K-12: one line that names the file, whatever stands in it; and a seal that is none vouches for nothing."""
+    path = tmp_path / "f.safetensors"
+    _head(path, text)
+    with pytest.raises(CheckpointError, match=r"f\.safetensors cannot be read.*give another file"):
+        check_seal(path)
+
+
+def test_one_pass_checks_a_file_and_gives_its_hash(tmp_path: Path) -> None:
+    """K-6, K-12: what was checked is what has that hash, although another process may write while this one reads."""
+    path = tmp_path / "f.safetensors"
+    save_model(path, torch.nn.Linear(3, 2).state_dict(), {"version": "7"})
+    known = hashlib.sha256(path.read_bytes()).hexdigest()
+    whole = hashlib.sha256()
+    assert check_seal(path, whole)["version"] == "7"
+    assert whole.hexdigest() == known
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in the model", "retained"])

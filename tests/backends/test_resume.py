@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import shutil
 from pathlib import Path
@@ -156,13 +157,15 @@ def _copied(ended: Path, name: str, version: int) -> None:
     lambda ended: _without(ended, "consensus.safetensors"),
     lambda ended: (ended / "consensus.safetensors").write_bytes(b"half of it"),
     lambda ended: _without(ended, "consensus.meta.json"),
-], ids=["missing", "damaged", "no record"])  # fmt: skip
+    lambda ended: (ended / "consensus.meta.json").write_text("[" * 100_000),
+], ids=["missing", "damaged", "no record", "record too deep"])  # fmt: skip
 def test_a_bundle_that_is_refused_names_the_next_older_one_that_is_whole(ended: Path, harm: Any) -> None:
     """K-12, K-6: the newest below it; one that is damaged too is passed over, a newer one is no older one."""
     newest = read_bundle(ended).resume.version
     for name, version in (("checkpoint.v0", 0), ("checkpoint.v1", 1), ("torn", 1)):
         _copied(ended, name, version)
     (ended / "torn.safetensors").write_bytes(b"")
+    (ended / "deep.meta.json").write_text("[" * 100_000)
     assert newest > 1
     harm(ended)
 
@@ -189,6 +192,21 @@ def test_a_bundle_of_a_rank_says_itself_what_it_is(ended: Path) -> None:
     named = bundle.resume.files["by_rank.safetensors"]
     assert named is not None
     check_file(bundle.file, named)
+
+
+def test_a_bundle_of_a_rank_is_read_once(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-6, K-12: what the rank is told to load is what was checked, not what was put in its place meanwhile; and a
+    model of many gigabytes is not read twice before a run resumes."""
+    _by_a_rank(ended, "by_rank")
+    file, opened, open_ = ended / "by_rank.safetensors", [], builtins.open
+
+    def counting(path: Any, *arguments: Any, **named: Any) -> Any:
+        opened.append(path)
+        return open_(path, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "open", counting)
+    read_bundle(file)
+    assert opened.count(file) == 1
 
 
 @pytest.mark.parametrize(("harm", "said"), [

@@ -131,6 +131,7 @@ def test_interleaved_views_that_share_no_element_are_two_entries() -> None:
         (lambda: nn.Linear(2, 2, device="meta"), "weight is on the meta device"),
         (lambda: with_parameter(torch.zeros(2, dtype=torch.complex64)), "odd0 has dtype complex64.*float32"),
         (lambda: with_parameter(torch.zeros(2, dtype=torch.float8_e4m3fn)), "odd0 has dtype float8_e4m3fn"),
+        (lambda: with_parameter(torch.zeros([1] * 65)), "odd0 has 65 dimensions, 64 are possible"),
         (lambda: with_parameter(torch.eye(3).to_sparse()), "odd0 has layout torch.sparse_coo"),
         (lambda: with_parameter(torch.zeros(1).expand(3)), "odd0 is expanded"),
         (lambda: with_parameter(*(lambda t: (t[:3], t[2:]))(torch.zeros(5))), "odd1 overlaps odd0"),

@@ -11,7 +11,7 @@ import pytest
 from paceline.backends import layout as layout_module
 from paceline.backends.star_client import ConsensusReceiver
 from paceline.core.errors import LocalProtocolError, RemoteProtocolError
-from paceline.core.messages import Outcome, RoundResult
+from paceline.core.messages import BulkBlock, Outcome, RoundResult
 
 from support.averaging import KEY, RIDING, SCHEMA, Ship, average, random_flat
 
@@ -52,6 +52,16 @@ def test_a_receiver_puts_the_consensus_together_and_ignores_other_rounds() -> No
         averager.on_scattered(rank)
     with pytest.raises(LocalProtocolError, match="nothing to receive"):
         averager.scatter(0)
+
+
+@pytest.mark.parametrize("of", [{}, {"attempt": 7}, {"incarnation": 2}], ids=["this round", "attempt", "life"])
+def test_a_block_above_the_cap_gets_no_memory_whatever_it_belongs_to(of: dict[str, int]) -> None:
+    """N-25, R-1: what belongs to another round is read and thrown away, but not in any size."""
+    receiver = ConsensusReceiver(RIDING, layout_module.allocate(RIDING.nbytes), KEY, 0, 0, 1)
+    header = BulkBlock(**{"key": KEY, "attempt": 0, "rank": 0, "incarnation": 1, "entry": 0, "offset": 0,
+                          "bytes": (4 << 20) + 1, **of})  # fmt: skip
+    with pytest.raises(RemoteProtocolError, match="4194305 bytes, the limit is"):
+        receiver.place(header)
 
 
 def test_a_receiver_without_bytes_is_complete_at_once_and_a_wrong_size_ends_the_link() -> None:

@@ -105,7 +105,7 @@ def test_a_bad_knob_is_named_with_its_rule(knobs: dict[str, Any], rule: str) -> 
     assert rule in str(caught.value) and any(knob in str(caught.value) for knob in knobs)
 
 
-OF_EVERY_KIND = ("x", b"x", -1, 3, 1.5, True, [1], ["x"], {"a": 1}, math.nan, math.inf, 10**400)
+OF_EVERY_KIND = ("x", "\udcff", b"x", -1, 3, 1.5, True, [1], ["x"], {"a": 1}, math.nan, math.inf, 10**400)
 
 
 @pytest.mark.parametrize("knob", [field.name for field in attrs.fields(Config)])
@@ -122,6 +122,14 @@ def test_no_value_of_any_kind_is_more_than_a_config_error(knob: str) -> None:
             ratios = isinstance(value, list) and knob in ("speed_ratios", "anchor_hint")
             assert ratios or kinds is Any or isinstance(getattr(config, knob), kinds | int)
             assert not isinstance(value, bool) or kinds in (Any, bool, bool | None, bool | str)
+
+
+@pytest.mark.parametrize("knob", ["save_path", "initial_state", "policy"])
+def test_text_that_no_rank_can_be_told_is_refused(knob: str) -> None:
+    """V-6, N-24: the name of a directory need not be UTF-8. A run with one broke when the first rank came."""
+    with pytest.raises(ConfigError, match=f"{knob} = .*text in UTF-8 is wanted") as caught:
+        Config(**{knob: "/data/\udcff"})
+    str(caught.value).encode()
 
 
 def test_a_type_that_no_check_knows_is_an_error_of_whoever_declares_the_knob() -> None:

@@ -218,6 +218,55 @@ def test_a_changed_p3_never_ends_in_a_link(position: int, bit: int) -> None:
         _ = coordinator.keys
 
 
+def test_proofs_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-22: how long a wrong proof takes tells nothing of the right one."""
+    compared: list[tuple[bytes, bytes]] = []
+    compare = hmac.compare_digest
+
+    def noted(one: bytes, other: bytes) -> bool:
+        compared.append((bytes(one), bytes(other)))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", noted)
+    rank, coordinator = dialler(), listener()
+    second = coordinator.receive_first(rank.first)
+    third = rank.receive(second)
+    coordinator.receive_proof(third)
+
+    assert compared == [(second[48:], second[48:]), (third[16:], third[16:])]
+
+
+@pytest.mark.parametrize("position", range(9, 16))
+def test_a_zero_of_p1_that_is_none_is_garbage(position: int) -> None:
+    """N-21: the seven bytes are kept for later formats, so nobody may fill them today."""
+    with pytest.raises(RemoteProtocolError, match="padding"):
+        listener().receive_first(patched(dialler().first, position, 1))
+
+
+def proven(second: bytes, rank: DialHandshake) -> bytes:
+    """A P2 under a right proof."""
+    proof = hmac.digest(TOKEN, b"paceline/1 coordinator" + rank.first + second[:48], "sha256")
+    return second[:48] + proof[:16]
+
+
+@pytest.mark.parametrize("position", range(10, 16))
+def test_a_zero_of_p2_that_is_none_is_garbage(position: int) -> None:
+    """N-21: under a right proof too."""
+    rank = dialler()
+    second = patched(listener().receive_first(rank.first), position, 1)
+    with pytest.raises(RemoteProtocolError, match="where zeros are due"):
+        rank.receive(proven(second, rank))
+
+
+@pytest.mark.parametrize("position", range(6, 16))
+def test_a_zero_of_p3_that_is_none_is_garbage(position: int) -> None:
+    """N-21: its proof does not cover them."""
+    rank, coordinator = dialler(), listener()
+    third = rank.receive(coordinator.receive_first(rank.first))
+    with pytest.raises(RemoteProtocolError, match="where zeros are due"):
+        coordinator.receive_proof(patched(third, position, 1))
+
+
 NOISE = [
     b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",

@@ -6,7 +6,7 @@ import math
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paceline.core.effects import OpenRound
@@ -40,6 +40,9 @@ def ship(round_: Round, rank: int, steps: int, blocks: int = BLOCKS) -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.floats(-2, 2))
+@example(2**64 - 1, 2.0)
+@example(2**64 - 1, -2.0)
+@example(0, -2.0)
 def test_mass_is_zero_for_no_step_and_finite_and_positive_else(steps: int, gamma: float) -> None:
     """I55, R-5."""
     weight = mass(steps, gamma)

@@ -94,6 +94,25 @@ def broken(receiver: Link, data: bytes, text: str, kind: int | None = None) -> N
 # --- frames ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("keys", [KEYS, None], ids=["keys", "no keys"])
+def test_tags_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch, keys: LinkKeys | None) -> None:
+    """N-22, N-23: of both lanes, which share the reader of frames; how long a wrong one takes tells nothing."""
+    compared: list[bytes] = []
+    compare = hmac.compare_digest
+
+    def noted(one: bytes, other: bytes) -> bool:
+        compared.append(bytes(other))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", noted)
+    frame = link(RANK, keys).send(HEARTBEAT)
+    receiver = link(COORDINATOR, keys)
+    receiver.receive_data(frame)
+
+    assert receiver.next_message() == HEARTBEAT
+    assert compared == [frame[-FRAME_TAG:]]
+
+
 def test_golden_frame() -> None:
     """N-20, N-23, N-24: one frame, byte by byte; and its two halves as the text of the rules gives them."""
     frame = link(RANK).send(HEARTBEAT)

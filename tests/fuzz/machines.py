@@ -1,9 +1,10 @@
 """Targets for the machines: any message in any state (N-7, I3, I22).
 
 The bytes spell messages field by field, so that almost every input is a sequence of well-formed messages with values
-that no correct peer would choose. Nothing raises out of `handle`; what `explain` says can be asked at any time; a
-snapshot can be taken; and a report whose stamp is not the current one changes nothing but counters (I3). What breaks
-one is kept as what the machine was told, too: a record for `paceline replay` (`recorded`).
+that no correct peer would choose. Nothing raises out of `handle`; what is sent in answer fits a frame, or the link that
+has to take it would end the run (N-25); what `explain` says can be asked at any time; a snapshot can be taken; and a
+report whose stamp is not the current one changes nothing but counters (I3). What breaks one is kept as what the machine
+was told, too: a record for `paceline replay` (`recorded`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from typing import Any
 import attrs
 
 from paceline.core import messages as m
+from paceline.core.config import WISHABLE, config_digest
 from paceline.core.coordinator import Coordinator
-from paceline.core.events import DrainPoint, Received, Tick
+from paceline.core.events import DrainPoint, HelloReceived, LinkLost, Received, Tick
+from paceline.core.schema import Schema
+from paceline.core.simulation.setup import greeting
+from paceline.core.wire import MAX_HELLO
 from paceline.core.worker import Worker
+from paceline.transports.codec import MsgpackCodec
 from paceline.transports.record_file import RunRecord
 
 from .coverage import unwatched
@@ -36,6 +42,7 @@ FLOATS = (0.0, 1.0, 0.5, -1.0, 1e-300, 1e300, float("nan"), float("inf"), -float
 TEXTS = ("", "a", "Training", "done", "ä" * 40)
 LIKELY = (*(True,) * 15, False)
 """How often a field has the value that a correct peer would choose: a message with ten of them is then often whole."""
+CODEC = MsgpackCodec()
 MOST = 12
 """Messages of one input."""
 
@@ -174,6 +181,47 @@ def _without_counters(part: Any) -> Any:
     return [(name, value) for name, value in part if name not in COUNTERS] if names >= COUNTERS else part
 
 
+def door(data: bytes) -> Iterator[Coordinator]:
+    """Hellos, in a run that forms or in a state as above, in one flavour or the other; links are lost in between."""
+    cursor = Cursor(data)
+    with unwatched():
+        cohort, states, _ = _states()
+        flavour = cursor.choose(("star", "collective"))
+        state = cursor.choose((None, *states)) if flavour == "star" else None
+        config = attrs.evolve(cohort.config, averager=flavour, digest=flavour == "star")
+        co = Coordinator(config, now=1.0) if state is None else Coordinator.restore(cohort.config, state)
+    now = co.now
+    yield co
+    for link in range(MOST):
+        if cursor.spent:
+            break
+        now += cursor.choose((0.0, 0.5, 40.0))
+        for rank in co.peers:
+            if cursor.choose(LIKELY[::-1]) and co.peers[rank].alive:
+                co.handle(LinkLost(rank, co.peers[rank].incarnation, "lost"), now)
+                yield co
+        co.handle(HelloReceived(1000 + link, _hello(cursor, cohort)), now)
+        co.handle(Tick(), now)
+        yield co
+    co.explain()
+    co.snapshot()
+
+
+def _hello(cursor: Cursor, cohort: Cohort) -> m.Hello:
+    """Of a rank that fits the run, but for some fields. Hashes are mostly right: a wrong one ends it at once."""
+    usual = greeting(cohort.setup)
+    known = {field.name: getattr(usual, field.name) for field in attrs.fields(m.Hello)}
+    first = usual.schema.entries[0]
+    likely = {field.name: getattr(first, field.name) for field in attrs.fields(type(first))}
+    entries = tuple(cursor.build(type(first), likely) for _ in range(cursor.choose((0, 0, 0, 1, 2, 3))))
+    known["schema"] = Schema(entries=entries) if entries else usual.schema
+    known["wishes"] = {name: cursor.draw(int) for name in sorted(WISHABLE) if not cursor.choose(LIKELY)}
+    known["resume"] = None if cursor.choose((True, False)) else cursor.draw(m.ResumeClaim)
+    hello = cursor.build(m.Hello, {**known, "schema_hash": None, "config_digest": None})
+    right = {"schema_hash": hello.schema.hash(), "config_digest": config_digest(hello.wishes)}
+    return attrs.evolve(hello, **{name: known for name, known in right.items() if getattr(hello, name) is None})
+
+
 def worker(data: bytes) -> Iterator[Worker]:
     """Control messages, drain points and ticks, in a state that the first byte chooses: the machine before the first
     and after each of them."""
@@ -201,14 +249,25 @@ def worker(data: bytes) -> Iterator[Worker]:
     machine.snapshot()
 
 
-MACHINES: dict[str, Callable[[bytes], Iterator[Any]]] = {"coordinator": coordinator, "worker": worker}
+MACHINES: dict[str, Callable[[bytes], Iterator[Any]]] = {"coordinator": coordinator, "door": door, "worker": worker}
 """How an input of these targets goes, by their names."""
 
 
 def told(name: str, data: bytes) -> None:
-    """An input, whose effects nobody keeps."""
+    """An input. Its effects are looked at for what a link would have to take of them."""
     for machine in MACHINES[name](data):
-        machine.take_ready()
+        for effect in machine.take_ready().effects:
+            for message in said(effect):
+                assert len(CODEC.encode(message)) <= MAX_HELLO, f"{type(message).__name__} does not fit a frame (N-25)"
+
+
+def said(effect: Any) -> Iterator[Any]:
+    """The messages in an effect: what a link would have to take."""
+    if type(effect) in m.KIND_OF:
+        yield effect
+    elif attrs.has(type(effect)):
+        for field in attrs.fields(type(effect)):
+            yield from said(getattr(effect, field.name))
 
 
 def recorded(name: str, data: bytes, path: Path) -> Path | None:
@@ -238,5 +297,6 @@ def _seeds(choices: int) -> list[bytes]:
 
 TARGETS: Sequence[Target] = (
     Target("coordinator", partial(told, "coordinator"), lambda: _seeds(len(m.REPORTS) + 2), (20000, 2000)),
+    Target("door", partial(told, "door"), lambda: [bytes(count) for count in (1, 40, 80, 160)], (20000, 2000)),
     Target("worker", partial(told, "worker"), lambda: _seeds(len(m.CONTROLS) + 2), (20000, 2000)),
 )

@@ -38,7 +38,7 @@ from fuzz.targets import TARGETS
 from support.patience import PATIENCE_S
 
 REPLAYED = [(name, file, data) for name, target in TARGETS.items() for file, data in inputs(target)]
-HEAVY = ("coordinator", "worker", "snapshot", "schedule")
+HEAVY = ("coordinator", "door", "worker", "snapshot", "schedule")
 """Targets whose inputs take a whole machine or run."""
 OF_BYTES = [name for name in TARGETS if name not in HEAVY]
 

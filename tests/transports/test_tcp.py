@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import struct
+from typing import Any
 
 import attrs
 import pytest
@@ -270,6 +271,32 @@ def test_a_lane_without_its_other_lane_is_closed(lane: Lane) -> None:
                 lonely.close()
             with pytest.raises(trio.WouldBlock):
                 met.arrivals.receive_nowait()
+
+    run_as_if_at_once(main)
+
+
+def test_a_dial_has_one_time_for_both_of_its_lanes() -> None:
+    """N-25, M-3: that of the lane that came first; the second one does not begin it anew."""
+
+    async def main() -> None:
+        async with meeting(TCP, transport=tcp_once(handshake_s=10.0)) as met:
+            listener: Any = met.listener
+            dial_id = os.urandom(16)
+            control = await connect(listener.url)
+            begun = trio.current_time()
+            await shake(control, Lane.CONTROL, dial_id + os.urandom(16))
+            while not listener._unpaired:
+                await trio.lowlevel.checkpoint()
+            clock = trio.lowlevel.current_clock()
+            assert isinstance(clock, trio.testing.MockClock)
+            clock.jump(6.0)
+            late = await connect(listener.url)
+            await shake(late, Lane.BULK, dial_id + os.urandom(16))
+            pass_the_time()
+            assert await is_closed(control)
+            assert trio.current_time() - begun == pytest.approx(10.0)
+            for connected in (control, late):
+                connected.close()
 
     run_as_if_at_once(main)
 

@@ -7,15 +7,20 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
+from paceline.core.errors import RefusedError
+from paceline.core.messages import RejectCode
+from paceline.core.wire import Lane
+from paceline.transports import tcp, tcp_listener
 from paceline.transports.socket_lane import SocketLane
 from paceline.transports.tcp import TcpTransport
 from paceline.transports.tcp_listener import TcpListener
-from paceline.transports.tcp_socket import TcpLane
+from paceline.transports.tcp_socket import TcpLane, on_one_host
 
-from support.transports import CREDENTIALS, TCP, connect, is_closed, meeting, proven_from, run
+from support.transports import CREDENTIALS, TCP, connect, is_closed, meeting, proven_from, run, shake
 
 
 @pytest.mark.parametrize("noise", [b"GET ", b"\x16\x03\x01", bytes(1), b"PCLG" + bytes(60)], ids=repr)
@@ -100,5 +105,50 @@ def test_the_pieces_of_a_frame_go_to_the_system_together() -> None:
         pieces = (memoryview(b"head"), memoryview(b""), memoryview(b"data"), memoryview(b"tag"))
         await SocketLane(socket).send(pieces)
         assert socket.calls == [[b"head", b"data", b"tag"], [b"ata", b"tag"], [b"g"]]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("own", "other", "same"), [
+    ("127.0.0.1", "127.0.0.1", True), ("127.0.0.1", "127.9.9.9", True), ("::1", "::1", True),
+    ("10.0.0.1", "10.0.0.1", True), ("10.0.0.1", "10.0.0.2", False), ("127.0.0.1", "10.0.0.1", False),
+    ("::ffff:10.0.0.1", "::ffff:10.0.0.1", True), ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+    ("fe80::1%eth0", "fe80::1%eth0", True), ("fe80::1%eth0", "fe80::2%eth0", False),
+])  # fmt: skip
+def test_who_is_on_this_host(own: str, other: str, same: bool) -> None:
+    """N-26: a connection within a host has one address at both ends, or both are of loopback."""
+    assert on_one_host((own, 1), (other, 2)) is same
+    assert on_one_host((other, 2), (own, 1)) is same
+
+
+HEADER = attrs.evolve(CREDENTIALS, bulk_auth="header")
+
+
+def test_tags_over_headers_alone_are_refused_by_a_rank_of_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-26: whoever is between two hosts could change tensors unnoticed. The rank says so in one line; with the tags
+    over everything it gets in."""
+    monkeypatch.setattr(tcp, "on_one_host", lambda own, other: False)
+
+    async def main() -> None:
+        async with meeting(TCP, credentials=HEADER) as met:
+            with pytest.raises(RefusedError, match=r"another host.*set bulk_auth = full") as refused:
+                await met.transport.dial(met.listener.url, HEADER)
+            assert refused.value.code == RejectCode.CONFIG and not refused.value.retry
+        async with meeting(TCP) as met:
+            await met.join()
+
+    run(main)
+
+
+def test_tags_over_headers_alone_are_refused_by_the_coordinator_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-26: also if the rank does not mind."""
+    monkeypatch.setattr(tcp_listener, "on_one_host", lambda own, other: False)
+
+    async def main() -> None:
+        async with meeting(TCP, credentials=HEADER) as met:
+            connected = await connect(met.listener.url)
+            await shake(connected, Lane.CONTROL, bytes(32))
+            assert await is_closed(connected)
+            connected.close()
 
     run(main)

@@ -40,6 +40,7 @@ def _head(kind: int, length: int, sequence: int = 0) -> bytes:
 
 def test_too_many_knocking_are_turned_away_and_the_next_get_in() -> None:
     """N-25, N-29: 64 preludes pending, one more is told busy, and places are given back."""
+    assert PENDING_PRELUDES == 64
 
     async def main() -> None:
         async with meeting(TCP) as met:

@@ -13,7 +13,9 @@ from paceline.core import messages as m
 from paceline.core.config import WISHABLE, config_digest
 from paceline.core.door import misstamped
 from paceline.core.policies import readings
-from paceline.core.schema import dataset_signature
+from paceline.core.schema import EntryClass, Schema, SchemaEntry, dataset_signature
+from paceline.core.wire import Link, Role
+from paceline.transports.codec import MsgpackCodec
 
 from support.hand import Hand
 from support.hand_collective import Joint
@@ -227,6 +229,78 @@ def test_the_number_of_a_life_that_is_in_no_books_never_comes_back() -> None:
     assert seat(knock(hand, wanted_rank=1, resume=claim(incarnation=5))) == (1, 6)
     hand.feed(ev.LinkLost(1, 6, "reset"))
     assert seat(knock(hand, wanted_rank=1)) == (1, 7)
+
+
+# --- what no rank can be (N-7, N-25) ---------------------------------------------------------------------------------
+
+
+def model(shape: tuple[int, ...] = (2,), dtype: str = "float32", cls: EntryClass = EntryClass.PARAM) -> dict[str, Any]:
+    """The fields of a Hello with a model of one entry."""
+    schema = Schema(entries=(SchemaEntry(name="w", cls=cls, shape=shape, dtype=dtype),))
+    return {"schema": schema, "schema_hash": schema.hash()}
+
+
+def samples(length: int) -> dict[str, Any]:
+    """The fields of a Hello with a data set of that length."""
+    return {"dataset_signature": dataset_signature(length, b"x")}
+
+
+BEYOND: list[tuple[dict[str, Any], m.RejectCode, str]] = [
+    (model(dtype="float8_e4m3fn"), m.RejectCode.SCHEMA, "w: param float8_e4m3fn[2]; known are float64"),
+    (model(dtype="int64"), m.RejectCode.SCHEMA, "w: param int64[2]; only float64"),
+    (model(dtype="bool", cls=EntryClass.BUFFER), m.RejectCode.SCHEMA, "w: buffer bool[2]; only float64"),
+    (model((1,) * 65), m.RejectCode.SCHEMA, "w has 65 dimensions, 64 are possible"),
+    (model((2**64 - 1,) * 100_000), m.RejectCode.SCHEMA, "100000 dimensions"),
+    (model((2**64 - 1,) * 64), m.RejectCode.SIZE, "max_model_bytes"),
+    (samples(2**62), m.RejectCode.DATASET, f"{2**62} samples, 2 times each"),
+    *(({"resume": claim(**{field: 2**31}), "wanted_rank": 0}, m.RejectCode.SEAT, f"{field} {2**31}")
+      for field in ("generation", "incarnation", "attempt", "session_id")),
+    *(({"resume": claim(**{field: 2**63}), "wanted_rank": 0}, m.RejectCode.SEAT, f"{field} {2**63}")
+      for field in ("version", "cycle", "snapshot_cycle", "shipped", "step_count", "control_seq", "report_seq",
+                    "global_step")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("met", [0, 1], ids=["the first", "one that comes back"])
+@pytest.mark.parametrize(("changes", "code", "word"), BEYOND, ids=[case[2][:24] for case in BEYOND])
+def test_what_no_rank_can_have_is_refused_before_anything_is_computed_of_it(
+    changes: dict[str, Any], code: m.RejectCode, word: str, met: int
+) -> None:
+    """N-7, R-3: neither the dtype of a later version nor a number without end raises or takes its time; and what is
+    counted on from a claim stays what a frame can hold. Of the first rank too, with which nobody can be compared."""
+    hand = Hand(met, target_ranks=3, repeats=2, link_grace_s=30.0)
+    hand.feed(ev.LinkLost(0, 1, "reset") if met else ev.Tick())
+    before = hand.co.snapshot()
+    reject = turned_away(hand, **changes)
+
+    assert (reject.code, reject.retry) == (code, False) and word in reject.text
+    assert hand.co.snapshot() == before
+
+
+@pytest.mark.parametrize("changes", [
+    model((1,) * 64), model(dtype="bfloat16", cls=EntryClass.BUFFER), model(dtype="bool", cls=EntryClass.LOCAL),
+    model(dtype="int8", cls=EntryClass.FROZEN), samples(2**62 - 1),
+    {"resume": claim(incarnation=2**31 - 1, version=2**63 - 1, control_seq=2**63 - 1), "wanted_rank": 0},
+], ids=["dimensions", "buffer", "local", "frozen", "samples", "claim"])  # fmt: skip
+def test_what_a_rank_can_just_have_is_let_in(changes: dict[str, Any]) -> None:
+    """R-3: what rides is floating, the rest may be anything; the largest numbers are still numbers."""
+    welcome = knock(Hand(0, target_ranks=3, repeats=2), **changes)
+    assert isinstance(welcome, m.Welcome)
+    Link(codec=MsgpackCodec(), keys=None, role=Role.COORDINATOR).send(welcome)
+
+
+@pytest.mark.parametrize("changes", [
+    {"averagers": ("",) * 900_000}, {"wishes": {"x" * 1_000_000: 1}}, {"wishes": {"seed": "\0" * 500_000}},
+    model(dtype="\0" * 1_000_000),
+], ids=["averagers", "name of a wish", "wish", "dtype"])  # fmt: skip
+def test_a_refusal_fits_its_frame_whatever_it_names(changes: dict[str, Any]) -> None:
+    """N-25, N-29: a Hello may have a mebibyte, and so may its refusal, in which the same is said in more words. What is
+    wrong and what to do are in it all the same."""
+    reject = turned_away(Hand(0, target_ranks=3), **changes)
+    assert len(reject.text) < 1000 and " [...] " in reject.text
+    assert reject.text.endswith(("install there the package that brings it", "or leave it open",
+                                 "is wanted (section 15)", "install the same version everywhere"))  # fmt: skip
+    Link(codec=MsgpackCodec(), keys=None, role=Role.COORDINATOR).send(reject)
 
 
 # --- whose word it is (N-6) ------------------------------------------------------------------------------------------

@@ -134,6 +134,14 @@ def test_a_success_that_does_not_count_is_taken_back() -> None:
     assert (ack.attempt, ack.shipped_steps, ack.step_count) == (1, 3, before[4] + 2)
 
 
+def test_a_failure_can_be_told_whatever_its_words_are() -> None:
+    """R-18, N-24: a library has words of its own."""
+    r = rank()
+    r.sync(1)
+    (failed,) = reports(r.feed(ev.CollectiveFailed(1, 0, "\udcff" + "x" * 5000, True)), m.RoundFailed)
+    assert failed.cause.startswith("?xx") and len(failed.cause) < 1000
+
+
 def test_a_failure_is_repeated_as_it_was() -> None:
     """R-15: what failed was put back by who failed; nothing is restored twice."""
     r = rank()
