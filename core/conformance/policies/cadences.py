@@ -9,7 +9,18 @@ from ...cadence import CadencePhase
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth
 from ...policies import Cadence, CadenceFactory
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, RANKS, cadence, ensure_claims, ensure_shape, plain, reports, verdicts, window
+from .subjects import (
+    GUIDE,
+    RANKS,
+    cadence,
+    ensure_claims,
+    ensure_refused,
+    ensure_shape,
+    plain,
+    reports,
+    verdicts,
+    window,
+)
 
 __all__ = ["CADENCES"]
 
@@ -175,9 +186,7 @@ def a_balancer_knows_foreign_records(make: CadenceFactory) -> None:
                 made.report(window(COSTS, made.counts, reduce_ms=300.0), RANKS)
                 made.apply(Stable())
             before = _seen(made), plain(made.saved(), "a balancer")
-            with accepting(f"restore({record})"):
-                taken = made.restore(record)
-            ensure(taken is False, f"it took {record} for its own")
+            ensure_refused(made, record)
             after = _seen(made), plain(made.saved(), "a balancer")
             ensure(after == before, f"the {record} that it refused after {cycles} cycles left a trace")
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable
 
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
 from ...guard import Guard, GuardInput
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, SMALL, ensure_claims, ensure_shape, guard_inputs, plain, runaway
+from .subjects import (
+    GUIDE,
+    ensure_claims,
+    ensure_factor,
+    ensure_refused,
+    ensure_shape,
+    ensure_small,
+    guard_inputs,
+    plain,
+    runaway,
+)
 
 __all__ = ["GUARDS"]
 
@@ -56,7 +65,7 @@ def a_guard_answers_everything(make: Callable[[], Guard]) -> None:
             ensure(repr(cycle) == told, f"it changed the {told} that it was told to {cycle}")
             ensure(isinstance(verdict, Stable | SuppressGrowth | NudgeDown), f"observe gave {verdict!r}, no verdict")
             if isinstance(verdict, NudgeDown):
-                ensure(math.isfinite(verdict.factor) and 0 < verdict.factor <= 1, f"it nudges by {verdict.factor}")
+                ensure_factor(verdict, f"after {told}")
 
 
 @GUARDS.check("P112", Level.L1, doc=f"{GUIDE}#the-same-again")
@@ -94,9 +103,7 @@ def a_guard_knows_foreign_records(make: Callable[[], Guard]) -> None:
             guard, twin = make(), make()
             for each in (guard, twin):
                 _verdicts(each, runaway(seen))
-            with accepting(f"restore({record})"):
-                taken = guard.restore(record)
-            ensure(taken is False, f"it took {record} for its own history")
+            ensure_refused(guard, record)
             after = f"the {record} that it refused after {seen} cycles left a trace"
             ensure(plain(guard.saved(), "a guard") == plain(twin.saved(), "a guard"), f"{after} in what it saves")
             ensure(_verdicts(guard, runaway(30)) == _verdicts(twin, runaway(30)), after)
@@ -107,8 +114,7 @@ def a_guard_does_not_grow(make: Callable[[], Guard]) -> None:
     """Its history stays small however long the run is: it is written beside every checkpoint."""
     guard = make()
     _verdicts(guard, guard_inputs(1, 3000))
-    size = len(json.dumps(plain(guard.saved(), "a guard")))
-    ensure(size <= SMALL, f"after 3000 cycles its history has {size} characters, {SMALL} are allowed")
+    ensure_small(guard, "a guard", 3000)
 
 
 @GUARDS.check("P121", Level.L2, doc=f"{GUIDE}#a-guard")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable
 
@@ -10,7 +9,17 @@ from ...cadence import CadencePhase
 from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth
 from ...meta import Meta
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, SMALL, Observed, ensure_claims, ensure_shape, meta_inputs, plain
+from .subjects import (
+    GUIDE,
+    Observed,
+    ensure_claims,
+    ensure_factor,
+    ensure_refused,
+    ensure_shape,
+    ensure_small,
+    meta_inputs,
+    plain,
+)
 
 __all__ = ["METAS"]
 
@@ -67,8 +76,7 @@ def a_meta_controller_answers_everything(make: Callable[[], Meta]) -> None:
             ensure(repr(cycle) == told, f"it changed the {told} that it was told to {cycle}")
             ensure(answer is None or isinstance(answer, NudgeDown), f"observe gave {answer!r}, no nudge and not None")
             if answer is not None:
-                usable = isinstance(answer.factor, int | float) and math.isfinite(answer.factor)
-                ensure(usable and 0 < answer.factor <= 1, f"after observe{told} it nudges by {answer.factor!r}")
+                ensure_factor(answer, f"after observe{told}")
 
 
 @METAS.check("P412", Level.L1, doc=f"{GUIDE}#the-same-again")
@@ -122,9 +130,7 @@ def a_meta_controller_knows_foreign_records(make: Callable[[], Meta]) -> None:
             meta, twin = make(), make()
             for each in (meta, twin):
                 _answers(each, [*_steps(seen), *_complaints(seen)])
-            with accepting(f"restore({record})"):
-                taken = meta.restore(record)
-            ensure(taken is False, f"it took {record} for its own history")
+            ensure_refused(meta, record)
             after = f"the {record} that it refused after {seen} cycles left a trace"
             saved = [plain(each.saved(), "a meta-controller") for each in (meta, twin)]
             ensure(saved[0] == saved[1], f"{after} in what it saves")
@@ -136,8 +142,7 @@ def a_meta_controller_does_not_grow(make: Callable[[], Meta]) -> None:
     """Its history stays small however long the run is: it is kept in the journal."""
     meta = make()
     _answers(meta, meta_inputs(1, 3000))
-    size = len(json.dumps(plain(meta.saved(), "a meta-controller")))
-    ensure(size <= SMALL, f"after 3000 cycles its history has {size} characters, {SMALL} are allowed")
+    ensure_small(meta, "a meta-controller", 3000)
 
 
 @METAS.check("P421", Level.L2, doc=f"{GUIDE}#a-meta-controller")

@@ -20,8 +20,9 @@ from ...policy_choice import tried
 from ...simulation.dice import Dice
 from .. import Kit, accepting, ensure
 
-__all__ = ["GUIDE", "RANKS", "SMALL", "WILD", "Observed", "cadence", "ensure_claims", "ensure_shape", "guard_inputs",
-           "meta_inputs", "plain", "reports", "runaway", "stated_claims", "verdicts", "window"]  # fmt: skip
+__all__ = ["GUIDE", "RANKS", "SMALL", "WILD", "Observed", "cadence", "ensure_claims", "ensure_factor",
+           "ensure_refused", "ensure_shape", "ensure_small", "guard_inputs", "meta_inputs", "plain", "reports",
+           "runaway", "stated_claims", "verdicts", "window"]  # fmt: skip
 
 GUIDE = "guides/write-a-policy.md"
 RANKS = (0, 1, 2, 5)
@@ -58,6 +59,25 @@ def ensure_claims(kit: Kit[Any], make: Callable[..., Any], made: object) -> None
     for claim in stated_claims(make, made):
         known = ", ".join(kit.capabilities)
         ensure(claim in kit.capabilities, f"it claims {claim!r}, which nobody knows; what can be claimed is {known}")
+
+
+def ensure_small(made: Any, what: str, cycles: int) -> None:
+    """What a policy saves after so many cycles is small enough to be kept beside every checkpoint."""
+    size = len(json.dumps(plain(made.saved(), what)))
+    ensure(size <= SMALL, f"after {cycles} cycles its history has {size} characters, {SMALL} are allowed")
+
+
+def ensure_factor(nudge: NudgeDown, what: str) -> None:
+    """A nudge is by a number above 0, and at most 1: a window never grows by one. `what` is what was answered so."""
+    usable = isinstance(nudge.factor, int | float) and math.isfinite(nudge.factor) and 0 < nudge.factor <= 1
+    ensure(usable, f"{what} it nudges by {nudge.factor!r}, a number above 0 and up to 1 is due")
+
+
+def ensure_refused(made: Any, record: Mapping[str, Any]) -> None:
+    """A record that is not its own is refused with False (B-16)."""
+    with accepting(f"restore({record})"):
+        taken = made.restore(record)
+    ensure(taken is False, f"it took {record} for its own")
 
 
 def window(costs: Mapping[int, float], counts: Mapping[int, int], *, reduce_ms: float = 50.0) -> WindowReport:
