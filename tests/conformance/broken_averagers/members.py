@@ -144,6 +144,10 @@ class SendsAfterTheClose(Plain):
 
     closed = False
 
+    def open(self, opened: OpenRound) -> None:
+        self.closed = False
+        super().open(opened)
+
     def close(self, closed: CloseRound) -> None:
         super().close(closed)
         self.closed = self.round is None
@@ -161,7 +165,10 @@ class BeginsAgain(Plain):
     def on_header(self, rank: int, incarnation: int, attempt: int, contribution: Contribution) -> Events:
         member = self.round.members.get(rank) if self.round else None
         if member is not None and member.settled == Settled.PENDING and member.arrived:
-            member.steps, member.arrived = None, 0
+            opened, life = self.round.opened, (contribution.incarnation, contribution.attempt)
+            key = (contribution.generation, contribution.cycle)
+            if (key, life) == ((opened.key.generation, opened.key.cycle), (member.incarnation, opened.attempt)):
+                member.steps, member.arrived = None, 0
         events: Events = super().on_header(rank, incarnation, attempt, contribution)
         return events
 
@@ -194,7 +201,8 @@ class BuriesForEver(Plain):
         self.lost: set[int] = set()
 
     def remove(self, removed: RemoveFromRound) -> Events:
-        self.lost.add(removed.rank)
+        if self.round and self.round.opened.key == removed.key:
+            self.lost.add(removed.rank)
         events: Events = super().remove(removed)
         return events
 
