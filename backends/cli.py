@@ -29,7 +29,7 @@ from .command_simulate import simulate
 from .endings import Commands, debugging, end, leave
 from .extras import needing
 from .knobs import load_policies, parse_knobs, was_given
-from .places import file_for, folder_for
+from .places import Place, file_for, folder_for
 from .words import counted
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ RUN_OPTIONS: Callable[[Any], Any] = _together(
 )  # fmt: skip
 DEBUG_DUMP_S = 15.0
 """How long nothing may move before the state is told, where somebody debugs (O-8)."""
-RECORD = click.option("--record", type=click.Path(path_type=Path), metavar="FILE",
+RECORD = click.option("--record", type=Place("file"), metavar="FILE",
                       help="Record all that goes in and out of every machine, for `paceline replay`.")  # fmt: skip
 DEBUG = click.option("--debug", is_flag=True, help="Show tracebacks.")
 
@@ -200,7 +200,7 @@ def cli(debug: bool) -> None:
               help="Throttle a rank's compute: 1:3 leaves rank 1 a third of its speed.")
 @click.option("--seeds", default=1, show_default=True, metavar="N", help="Repeat with N seeds and show the means.")
 @click.option("--epochs", type=int, metavar="N", help="Epochs of each run.  [default: 30, with --kill more]")
-@click.option("--out", default="paceline-demo", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--out", default="paceline-demo", show_default=True, type=Place("folder"), metavar="DIR",
               help="Where timeline, report and model go.")
 @DEBUG
 def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | None, out: Path, debug: bool) -> int:
@@ -227,7 +227,7 @@ def demo(kill: Sequence[str], slow: Sequence[str], seeds: int, epochs: int | Non
 @click.option("--ranks", type=int, required=True, metavar="N", help="Rank processes to start on this host.")
 @click.option("--slow", multiple=True, metavar="RANK:FACTOR", help="Throttle a rank's compute, repeatable.")
 @click.option("--kill", multiple=True, metavar="RANK@SECONDSs", help="Kill a rank in the middle, repeatable.")
-@click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--run-dir", type=Place("folder"), metavar="DIR",
               help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @RECORD
 @RUN_OPTIONS
@@ -268,10 +268,10 @@ def run(ranks: int, slow: Sequence[str], kill: Sequence[str], run_dir: Path | No
               help="Where to listen: only for this host unless it says so, as tcp://0.0.0.0:1337 does for ranks of any "
                    "host; port 0 picks a free one.")
 @click.option("--ranks", type=int, required=True, metavar="N", help="Ranks to wait for before the training begins.")
-@click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--run-dir", type=Place("folder"), metavar="DIR",
               help="Where the timeline and the model go.  [default: paceline-run, or the DIR of --resume]")
 @click.option("--records", is_flag=True, help="Print every record as a line of JSON, for programs.")
-@click.option("--journal", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--journal", type=Place("file"), metavar="FILE",
               help="Keep a journal there. Started again with the same FILE, the coordinator goes on with the run.")
 @RECORD
 @RUN_OPTIONS

@@ -22,7 +22,7 @@ import click
 from ..core.config import POLICIES
 from ..core.errors import ConfigError
 from .knobs import find_here, parse_knobs, was_given
-from .places import folder_for, write_text
+from .places import Place, folder_for, write_text
 from .pool import MOST_PROCESSES, spawned
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def parse_symmetry(text: str) -> tuple[int, ...]:
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(1, MOST_PROCESSES), metavar="N",
               help="With --prove: processes that explore them.")
 @click.option("--rows/--no-rows", default=True, help="Name the rows of the tables that were never taken.")
-@click.option("--out", default="paceline-check", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--out", default="paceline-check", show_default=True, type=Place("folder"), metavar="DIR",
               help="Where a counterexample goes: its schedule, its diagram, and a test that replays it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check(policy: str, knobs: Sequence[str], budget: str | None, all_orders: bool, all_notes: bool,

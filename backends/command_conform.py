@@ -22,7 +22,7 @@ import click
 from ..core.conformance import Kit, Level, Outcome, Report, Status
 from ..core.errors import ConfigError
 from .kit_process import Job, Watch, judged_apart
-from .places import file_for, write_text
+from .places import STDOUT, Place, file_for, write_text
 
 __all__ = ["FOUND_WANTING", "KIT_OPTIONS", "conform", "judged", "list_checks", "show_outcome", "show_report"]
 
@@ -56,8 +56,9 @@ def KIT_OPTIONS(command: Command) -> Command:
                      show_default=True, help="How deep: found and made (L0), contract (L1), order and load (L2), "
                                              "faults (L3)."),
         click.option("--check", "only", multiple=True, metavar="ID", help="Only this check, repeatable."),
-        click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE",
-                     help="Write the report there, as docs/reference/conformance.md says."),
+        click.option("--json", "json_path", type=Place("text"), metavar="FILE",
+                     help="Write the report there, as docs/reference/conformance.md says; - is standard output, and "
+                          "all else goes to standard error then."),
         _seconds("--patience", "patience_s", help="After this a check is taken to hang, and has failed. More than "
                                                   "the default is more for all times that are not given.  "
                                                   "[default: 60 for a policy, else 120]"),
@@ -76,7 +77,7 @@ def conform() -> None:
 
     Ends with 0 when no check failed and with 1 when one did. Any other code means that there is no report, most often
     2: the plug-in is not found, its module cannot be imported, the file of the report has no place. --json FILE keeps
-    all that was found; docs/reference/conformance.md has its fields.
+    all that was found, --json - prints it; docs/reference/conformance.md has its fields.
     """
 
 
@@ -85,16 +86,17 @@ def judged(job: Job, name: str, json_path: Path | None, patience_s: float) -> in
     `patience_s`: what each check may take, as far as that is known here. Raises `ConfigError` where the report has no
     place, before anything is run."""
     file_for("--json", json_path)
+    aside = json_path == STDOUT
     left: list[str] = []
 
     def show(outcome: Outcome) -> None:
         # When one check shuts the rest, that is said once, and how many there are in the sums; the report has them all.
         if outcome.status is not Status.NOT_CHECKED or outcome.message not in left:
-            show_outcome(outcome)
+            show_outcome(outcome, aside)
         if outcome.status is Status.NOT_CHECKED:
             left.append(outcome.message)
 
-    return show_report(judged_apart(job, name, patience_s, show), json_path)
+    return show_report(judged_apart(job, name, patience_s, show, aside=aside), json_path)
 
 
 @conform.command()
@@ -147,24 +149,27 @@ def list_checks(kit: Kit[Any], level: Level, only: Sequence[str] = ()) -> int:
     return 0
 
 
-def show_outcome(outcome: Outcome) -> None:
-    """A line for each check; for one that failed also what it asserts, why it failed, and what to do next."""
+def show_outcome(outcome: Outcome, aside: bool = False) -> None:
+    """A line for each check; for one that failed also what it asserts, why it failed, and what to do next. `aside`: on
+    standard error."""
     name = outcome.name.replace("_", " ")
-    click.echo(f"{outcome.id} {outcome.level.name} {_WORDS[outcome.status]:<12} {name}")
+    lines = [f"{outcome.id} {outcome.level.name} {_WORDS[outcome.status]:<12} {name}"]
     if outcome.status is not Status.PASSED:
-        click.echo(f"        {outcome.message}")
+        lines.append(f"        {outcome.message}")
     if not outcome.ok:
-        click.echo(f"        asserts: {outcome.asserts}")
-        click.echo(f"        explained: docs/{outcome.doc}")
-        click.echo(f"        again: {outcome.rerun}")
+        lines += [f"        asserts: {outcome.asserts}", f"        explained: docs/{outcome.doc}",
+                  f"        again: {outcome.rerun}"]  # fmt: skip
+    click.echo("\n".join(lines), err=aside)
 
 
 def show_report(report: Report, json_path: Path | None) -> int:
     """The sums, the report as a file if it is wanted, and the exit code."""
     claimed = ", ".join(name for name, claim in sorted(report.claims.items()) if claim) or "nothing"
     counts = ", ".join(f"{report.count(status)} {_WORDS[status].lower()}" for status in Status if report.count(status))
-    click.echo(f"{report.target}: kit {report.kit} {report.kit_version}, up to {report.level.name}; claims {claimed}")
-    click.echo(counts or "no check was run")
+    aside = json_path == STDOUT
+    kit = f"kit {report.kit} {report.kit_version}, up to {report.level.name}"
+    click.echo(f"{report.target}: {kit}; claims {claimed}", err=aside)
+    click.echo(counts or "no check was run", err=aside)
     if json_path is not None:
         write_text(json_path, report.to_json())
     return 0 if report.ok else FOUND_WANTING

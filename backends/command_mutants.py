@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.errors import ConfigError
-from .places import file_for, write_text
+from .places import STDOUT, Place, file_for, write_text
 from .pool import MOST_PROCESSES
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ PLAIN_WIDTH, PLAIN_EVERY = 120, 100
               help="Ask every test, also those that never come to the place, and put equivalents to all of them.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1, MOST_PROCESSES), metavar="N",
               help="Worker processes.")
-@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@click.option("--record", type=Place("file", dir_okay=False), metavar="FILE",
               help="Where what the tests take is kept.  [default: build/mutants.json of the checkout]")
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Also write the whole report there.")
+@click.option("--json", "out", type=Place("text", dir_okay=False), metavar="FILE",
+              help="Also write the whole report there; - is standard output, and the tables go to standard error then.")
 def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed: int | None, names_only: bool,
             tests: Sequence[str], layers: Sequence[str], quick: bool, thorough: bool, jobs: int, record: Path | None,
             out: Path | None) -> int:
@@ -99,8 +99,9 @@ def mutants(tables: Sequence[str], only: Sequence[str], sample: int | None, seed
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = Report(found, places, operators, equivalents, time.monotonic() - began, used.ru_utime + used.ru_stime,
                     len(workers))  # fmt: skip
-    screen = Screen()
-    report.show(screen if screen.is_terminal else Screen(width=PLAIN_WIDTH))
+    aside = out == STDOUT
+    screen = Screen(stderr=aside)
+    report.show(screen if screen.is_terminal else Screen(width=PLAIN_WIDTH, stderr=aside))
     if out is not None:
         write_text(out, report.json())
     return 1 if report.survivors else 0
@@ -194,7 +195,7 @@ def _check(records: Mapping[str, Record]) -> None:
 
 def _tell_failing(records: Mapping[str, Record]) -> None:
     for test in [test for test, record in records.items() if not record.passed]:
-        click.echo(f"fails without a mutant, so it is not asked: {test}")
+        click.echo(f"fails without a mutant, so it is not asked: {test}", err=True)
 
 
 # --- progress ----------------------------------------------------------------------------------------------------

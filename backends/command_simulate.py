@@ -16,7 +16,7 @@ import click
 
 from ..core.errors import ConfigError
 from .knobs import find_here, parse_knobs
-from .places import folder_for, write_text
+from .places import Place, folder_for, write_text
 from .pool import MOST_PROCESSES, spawned
 from .words import counted
 
@@ -53,7 +53,7 @@ SHOWN = 5
 @click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="A knob that is not to be drawn, repeatable.")
 @click.option("--processes", default=PROCESSES, show_default=True, type=click.IntRange(1, MOST_PROCESSES),
               metavar="N", help="Processes that run them.")
-@click.option("--out", default="paceline-simulate", show_default=True, type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--out", default="paceline-simulate", show_default=True, type=Place("folder"), metavar="DIR",
               help="Where the schedules of failures go.")
 @click.option("--keep", is_flag=True, help="With --seed: write the schedule of the run, failed or not.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -22,6 +22,7 @@ import click
 
 from ..core.conformance.blame import leaves
 from ..core.errors import CheckpointError, ConfigError, PacelineError
+from ..core.named import NEAR
 
 __all__ = ["CLOSED_PIPE", "INTERRUPTED", "Commands", "complain", "debugging", "end", "leave"]
 
@@ -30,8 +31,6 @@ INTERRUPTED = 130
 """Ctrl-C: what a shell says of a process that SIGINT ended."""
 CLOSED_PIPE = 141
 """Whoever read the output has gone, as `head` does when it has seen enough: what a shell says of SIGPIPE."""
-NEAR = 0.75
-"""How alike, from 0 to 1, an option and a word are of which one was meant for the other."""
 NO_PLACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 """What the system says where something could not be written, which is nobody's bug."""
 

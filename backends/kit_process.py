@@ -59,13 +59,16 @@ LEAVE_S = 5.0
 # --- who listens -----------------------------------------------------------------------------------------------------
 
 
-def judged_apart(job: Job, name: str, patience_s: float, on_outcome: Callable[[Outcome], None]) -> Report:
+def judged_apart(
+    job: Job, name: str, patience_s: float, on_outcome: Callable[[Outcome], None], *, aside: bool = False
+) -> Report:
     """The report of `job`, or what is known of it when its process has ended before.
 
     Args:
         name: of the plug-in, for what cannot even be loaded.
         patience_s: what its checks may take; the job says it, too, where it knows better.
         on_outcome: called with each outcome as it comes.
+        aside: what the plug-in prints goes to standard error, for standard output is a report.
 
     Raises:
         ConfigError: the plug-in ended the process while its module was imported, or never came back from that.
@@ -81,6 +84,7 @@ def judged_apart(job: Job, name: str, patience_s: float, on_outcome: Callable[[O
             ends = [far.fileno(), far_dump.fileno()]
             process = subprocess.Popen(
                 [sys.executable, "-m", __name__, *map(str, ends)], pass_fds=ends,
+                stdout=sys.__stderr__ if aside else None,
                 start_new_session=True,  # Ctrl-C is for who started it, and told from there
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip

@@ -3,20 +3,50 @@ be read or written is told in one way."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import click
 
 from ..core.errors import CheckpointError, ConfigError
 
-__all__ = ["file_for", "folder_for", "read_text", "reading", "refuse_order_mark", "text_of", "write_text"]
+__all__ = ["STDOUT", "Place", "file_for", "folder_for", "read_text", "reading", "refuse_order_mark", "text_of",
+           "write_text"]  # fmt: skip
+
+STDOUT = Path("-")
+"""Standard output, where an option may name it."""
+
+
+class Place(click.Path):
+    """What an option names to write into: a `file`, a `folder`, or a `text`, which standard output takes as well. A `-`
+    in the place of the others is refused, for it would become a file of that name; `./-` is one."""
+
+    def __init__(self, kind: str, *, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path != STDOUT:
+            return path
+        if str(value) != "-":  # a Path forgets that it was ./-
+            return path.absolute()
+        if self.kind != "text":
+            option = param.opts[0] if param else "the place"
+            raise ConfigError(f"{option} - is not allowed: what is written there is a {self.kind} and no stream; name "
+                              f"a {self.kind}, such as ./- if it is called so")  # fmt: skip
+        return STDOUT
 
 
 def file_for(option: str, path: Path | None, *, folders: bool = False) -> None:
     """`path`, which `option` names, can be written: it is tried, and nothing is changed. None was not named. With
-    `folders` those that it lies in will be made where they are missing. Raises `ConfigError`."""
-    if path is None:
+    `folders` those that it lies in will be made where they are missing. Standard output always can. Raises
+    `ConfigError`."""
+    if path is None or path == STDOUT:
         return
     if folders and not path.parent.is_dir():
         folder_for(option, path.parent)
@@ -91,7 +121,11 @@ def refuse_order_mark(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file, and the folders that it needs. Raises `CheckpointError`: what there was to write is lost."""
+    """Write a file, and the folders that it needs, or to standard output. Raises `CheckpointError`: what there was to
+    write is lost."""
+    if path == STDOUT:
+        click.echo(text, nl=False)
+        return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -471,5 +471,6 @@ def _readable(saved: Mapping[str, Any], ranks: list[int]) -> bool:
         and min(saved["anchor"], *counts, math.inf) >= 1
         and saved["phase"] in tuple(CadencePhase)
         and saved["calibrations"] >= PHASE_STARTS.get(saved["phase"], 0)
-        and (saved.get("anchor_rank") is None or saved["anchor_rank"] in ranks)
+        and "anchor_rank" in saved
+        and (saved["anchor_rank"] is None or saved["anchor_rank"] in ranks)
     )

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from .errors import ConfigError
 
-__all__ = ["is_target", "lacking", "made", "named"]
+__all__ = ["NEAR", "is_target", "lacking", "made", "named"]
+
+NEAR = 0.75
+"""How alike two names are, from 0 to 1, of which one may be a slip of the other."""
+LEAST_PART = 3
+"""Letters of a name that is looked for inside of others: fewer are in many."""
+MOST_HINTS = 3
+MOST_LISTED = 6
+"""Names that are still read when all are told."""
 
 
 def is_target(text: str) -> bool:
@@ -57,15 +65,52 @@ def named(target: str, what: str) -> Callable[..., Any]:
     for part in name.split("."):
         if not hasattr(found, part):
             inside = getattr(found, "__name__", module)
-            near = difflib.get_close_matches(part, [each for each in dir(found) if each[0] != "_"], cutoff=0.4)
-            remedy = f"near to it are {', '.join(near)}" if near else "name a class or function that is there"
-            raise ConfigError(f"{what} {target!r} cannot be loaded: there is no {part!r} in {inside}; {remedy}")
+            raise ConfigError(f"{what} {target!r} cannot be loaded: there is no {part!r} in {inside}; "
+                              f"{_remedy(part, _factories(found))}")  # fmt: skip
         found = getattr(found, part)
     if not callable(found):
         kind = type(found).__name__
         raise ConfigError(f"{what} {target!r} is an object of type {kind}; name a class, or a function that makes it")
     factory: Callable[..., Any] = found
     return factory
+
+
+def _factories(place: Any) -> list[str]:
+    """What of a module or class can be meant as a factory: what is called and is its own. What it imported for its own
+    use is not, and a protocol makes nothing."""
+
+    def is_own(name: str, thing: Any) -> bool:
+        if not isinstance(place, ModuleType):
+            return True
+        home = place.__name__
+        return name in place.__all__ if hasattr(place, "__all__") else getattr(thing, "__module__", home) == home
+
+    def meant(name: str) -> bool:
+        thing = getattr(place, name, None)
+        makes = callable(thing) and not getattr(thing, "_is_protocol", False)
+        return makes and not name.startswith("_") and is_own(name, thing)
+
+    return [name for name in dir(place) if meant(name)]
+
+
+def _remedy(wanted: str, there: Sequence[str]) -> str:
+    """What to write instead of a name that there is not: one that is written almost so, or has it in it; all of them,
+    where they are few; else nothing that would only be a guess."""
+    plain = {name: _plain(name) for name in there}
+    close = difflib.get_close_matches(_plain(wanted), plain.values(), n=MOST_HINTS, cutoff=NEAR)
+    near = sorted((name for name in there if plain[name] in close), key=lambda name: close.index(plain[name]))
+    if len(wanted) >= LEAST_PART:
+        near += [name for name in there if name not in near and _plain(wanted) in plain[name]]
+    if near:
+        return f"near to it are {', '.join(near[:MOST_HINTS])}"
+    if there and len(there) <= MOST_LISTED:
+        return f"what it has is {', '.join(there)}"
+    return "name a class or function that is there"
+
+
+def _plain(name: str) -> str:
+    """A name as it is heard: however it is written, in one word or several."""
+    return name.replace("_", "").lower()
 
 
 def _imported(module: str, fault: str) -> ModuleType:

@@ -372,7 +372,8 @@ def conformance_page() -> str:
         "likewise. With pytest a kit runs in the process of pytest: there such a call is for the command."
     ) + "\n"]  # fmt: skip
     out += ["## The report\n", prose(
-        "`--json FILE` writes one JSON object, UTF-8, with a line end. It holds no time and no date, and of a file of "
+        "`--json FILE` writes one JSON object, UTF-8, with a line end; `--json -` prints it, with nothing else, on "
+        "standard output, and what people read goes to standard error. It holds no time and no date, and of a file of "
         "the plug-in its name and a line alone, so that two reports can be compared. The command ends with 0 when `ok` "
         "is true and with 1 when it is false; any other [exit code](exit-codes.md) means that there is no report."
     ) + "\n"]  # fmt: skip

@@ -134,11 +134,11 @@ def blocks_that_do_not_tile_end_the_link(subject: Subject) -> None:
 @KIT.check("A104", Level.L1, doc=f"{GUIDE}#the-result", within="ships")
 def each_receiver_is_told_what_became_of_it(subject: Subject) -> None:
     """Members and observers receive, ascending: their outcome, the merged steps and the whole consensus."""
-    ships = {**SHIPS, 3: Ship(4, random_flat(3), claim={"finite": False}), 7: Ship(0)}
-    averager, reduced = subject.cycle(ships, observers=[7])
-    ensure(averager.receivers(KEY, 0) == (0, 1, 2, 3, 5, 7), f"receivers are {averager.receivers(KEY, 0)}")
+    ships = {**SHIPS, 3: Ship(4, random_flat(3), claim={"finite": False}), 4: Ship(0), 7: Ship(0)}
+    averager, reduced = subject.cycle(ships, observers=[4, 7])
+    ensure(averager.receivers(KEY, 0) == (0, 1, 2, 3, 4, 5, 7), f"receivers are {averager.receivers(KEY, 0)}")
     ensure(averager.receivers(KEY, 1) == averager.receivers(STATE, 0) == (), "receivers of another attempt or round")
-    due = {3: Outcome.REFUSED, 7: Outcome.OBSERVER}
+    due = {3: Outcome.REFUSED, 4: Outcome.OBSERVER, 7: Outcome.OBSERVER}
     for rank in averager.receivers(KEY, 0):
         result, _ = averager.scatter(rank)
         ensure(result.outcome == due.get(rank, Outcome.MERGED), f"rank {rank} is told {result.outcome.name}")
@@ -147,15 +147,16 @@ def each_receiver_is_told_what_became_of_it(subject: Subject) -> None:
                "the consensus")  # fmt: skip
         ensure(result.bytes == len(averager.consensus or b""), f"rank {rank} is promised {result.bytes} bytes")
     with raising(LocalProtocolError, "scatter to a rank that is no receiver"):
-        averager.scatter(4)
+        averager.scatter(6)
     ensure(reduced.realized and reduced.accepted == (0, 1, 2, 5), f"the coordinator is told {reduced}")
 
 
 @KIT.check("A105", Level.L1, doc=f"{GUIDE}#the-result", within="ships")
 def what_is_sent_tiles_the_layout(subject: Subject) -> None:
     """The blocks of a result are those of the schema, once each and in order, with the stamp of the receiver (N-26)."""
-    averager, _ = subject.cycle(SHIPS)
-    layout = FlatLayout.riding(SCHEMA)
+    averager, layout = subject.fresh(), FlatLayout.riding(SCHEMA)
+    averager.open(opened(SHIPS, life=2))
+    ensure_ended(Cohort(SCHEMA, averager, SHIPS, life=2).reduce(), tuple(SHIPS), "a cycle of second lives")
     for rank in averager.receivers(KEY, 0):
         blocks = averager.scatter(rank)[1]
         ensure(len(blocks) == len(layout.blocks), f"{len(blocks)} blocks where {len(layout.blocks)} are due")
@@ -163,7 +164,7 @@ def what_is_sent_tiles_the_layout(subject: Subject) -> None:
             fault = layout.fault(due, block)
             ensure(fault is None, f"to rank {rank}: {fault}")
             stamp = (block.key, block.attempt, block.rank, block.incarnation)
-            ensure(stamp == (KEY, 0, rank, 1), f"a block to rank {rank} has the stamp {stamp}")
+            ensure(stamp == (KEY, 0, rank, 2), f"a block to the second life of rank {rank} has the stamp {stamp}")
             ensure(len(data) == block.bytes, f"a block of {block.bytes} bytes comes with {len(data)}")
             plain = data.format == "B" and data.contiguous
             ensure(plain, f"a block lies in memory that no transport can send: format {data.format!r}, contiguous "
@@ -202,6 +203,62 @@ def progress_is_told_to_the_end(subject: Subject) -> None:
         counted = [mark.bytes for mark in marks]
         ensure(counted == sorted(counted) and counted[-1] == len(ship.flat or b""),
                f"the bytes of rank {rank} were told as {counted}")  # fmt: skip
+
+
+@KIT.check("A109", Level.L1, doc=f"{GUIDE}#a-round", within="ships")
+def a_round_is_reduced_once(subject: Subject) -> None:
+    """A second reduce of a round is misuse, and so is a scatter after its close, when nobody is a receiver any more."""
+    averager, _ = subject.cycle(SHIPS)
+    made = bytes(averager.consensus or b"")
+    with raising(LocalProtocolError, "a second reduce of a round"):
+        averager.reduce()
+    ensure(bytes(averager.consensus or b"") == made, "a second reduce changed the consensus")
+    averager.close(CloseRound(KEY))
+    ensure(averager.receivers(KEY, 0) == (), "a closed round has receivers")
+    with raising(LocalProtocolError, "scatter after the close of the round"):
+        averager.scatter(0)
+
+
+@KIT.check("A110", Level.L1, doc=f"{GUIDE}#blocks", within="ships")
+def blocks_of_all_ranks_may_be_on_their_way(subject: Subject) -> None:
+    """Each block has memory of its own from `place` to `on_block`, whoever else is sending meanwhile, and whoever is
+    there first (R-1, R-11)."""
+    layout = FlatLayout.riding(SCHEMA)
+    ships = {rank: Ship(rank + 1, random_flat(rank)) for rank in (0, 2, 3)}
+    averager = subject.fresh()
+    averager.open(opened(ships))
+    for rank, ship in ships.items():
+        averager.on_header(rank, 1, 0, header(SCHEMA, rank, ship.steps, layout.nbytes))
+        averager.admit(AdmitContribution(KEY, 0, rank, ship.steps))
+    left = {rank: list(layout.cut(memoryview(ship.flat or b""), KEY, 0, rank, 1)) for rank, ship in ships.items()}
+    while any(left.values()):
+        ready = [rank for rank in left if left[rank] and averager.ready_for(rank)]
+        ensure(bool(ready), f"no lane is read, and blocks are left of the ranks {[r for r in left if left[r]]}")
+        landing = [(*left[rank].pop(0), rank) for rank in ready]
+        for (_, data, _), memory in [(each, averager.place(each[0])) for each in landing]:
+            memory[:] = data
+        for block, _, _ in reversed(landing):
+            averager.on_block(block)
+    ensure(averager.collected, "all blocks are there, and the round is not collected")
+    ensure_ended(averager.reduce(), tuple(ships), "blocks of all ranks on their way at once")
+    ensure_consensus(averager, ships, "blocks of all ranks on their way at once")
+
+
+@KIT.check("A111", Level.L1, doc=f"{GUIDE}#a-round", within="ships")
+def two_of_one_process_share_nothing(subject: Subject) -> None:
+    """What goes on in one averager changes nothing in another one of the same process: each has a run of its own."""
+    one, other = subject.fresh(), subject.fresh()
+    strange = {rank: Ship(7, random_flat(50 + rank)) for rank in SHIPS}
+    mine, foreign = (Cohort(SCHEMA, each, ships) for each, ships in ((one, SHIPS), (other, strange)))
+    one.open(opened(SHIPS))
+    other.open(opened(strange))
+    while any([cohort.act(lane) for lane in range(2 * len(SHIPS)) for cohort in (mine, foreign)]):
+        pass
+    for averager, ships in ((one, SHIPS), (other, strange)):
+        ensure(averager.collected, "of two averagers in one process one is not collected")
+        ensure_ended(averager.reduce(), tuple(ships), "beside another averager in one process")
+    ensure_consensus(one, SHIPS, "beside another averager in one process")
+    ensure_consensus(other, strange, "beside another averager in one process")
 
 
 def _no_abort(subject: Subject) -> None:

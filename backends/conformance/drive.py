@@ -90,19 +90,17 @@ def random_flat(seed: int, scale: float = 1.0, schema: Schema = SCHEMA) -> bytes
     return flat_of(schema, np.random.default_rng(seed).normal(0, scale, max(size, 40)))
 
 
-def opened(
-    members: Iterable[int], *, observers: Iterable[int] = (), key: RoundKey = KEY, attempt: int = 0, limit: int = LIMIT
-) -> OpenRound:
-    """The order that opens a round for first incarnations."""
-    return OpenRound(key, attempt, tuple((r, 1, limit) for r in members), tuple((r, 1) for r in observers))
+def opened(members: Iterable[int], *, observers: Iterable[int] = (), key: RoundKey = KEY, attempt: int = 0,
+           limit: int = LIMIT, life: int = 1) -> OpenRound:  # fmt: skip
+    """The order that opens a round, for incarnation `life` of everybody in it."""
+    return OpenRound(key, attempt, tuple((r, life, limit) for r in members), tuple((r, life) for r in observers))
 
 
-def header(
-    schema: Schema, rank: int, steps: int, nbytes: int, *, key: RoundKey = KEY, attempt: int = 0, finite: bool = True
-) -> Contribution:
+def header(schema: Schema, rank: int, steps: int, nbytes: int, *, key: RoundKey = KEY, attempt: int = 0,
+           finite: bool = True, life: int = 1) -> Contribution:  # fmt: skip
     """The header of a contribution."""
     return Contribution(
-        rank=rank, incarnation=1, generation=key.generation, cycle=key.cycle, attempt=attempt,
+        rank=rank, incarnation=life, generation=key.generation, cycle=key.cycle, attempt=attempt,
         schema_hash=schema.hash(), steps=steps, finite=finite, bytes=nbytes,
     )  # fmt: skip
 
@@ -119,12 +117,12 @@ class Ship:
 
 
 class Cohort:
-    """A round in progress: lane 2 * i is the bulk lane of the i-th rank of `ships`, lane 2 * i + 1 its report lane."""
+    """A round in progress: lane 2 * i is the bulk lane of the i-th rank of `ships`, lane 2 * i + 1 its report lane.
+    `life` is the incarnation of every rank."""
 
-    def __init__(
-        self, schema: Schema, averager: Averager, ships: Mapping[int, Ship], key: RoundKey = KEY, attempt: int = 0
-    ) -> None:
-        self.schema, self.averager, self.key, self.attempt = schema, averager, key, attempt
+    def __init__(self, schema: Schema, averager: Averager, ships: Mapping[int, Ship], key: RoundKey = KEY,
+                 attempt: int = 0, *, life: int = 1) -> None:  # fmt: skip
+        self.schema, self.averager, self.key, self.attempt, self.life = schema, averager, key, attempt, life
         self.events: list[RoundEvent] = []
         self.lanes: list[tuple[int, deque[Callable[[], None]]]] = []
         self.layout = FlatLayout.whole(schema) if key.kind == RoundKind.STATE else FlatLayout.riding(schema)
@@ -139,11 +137,11 @@ class Cohort:
 
     def _bulk(self, rank: int, ship: Ship) -> Iterator[Callable[[], None]]:
         nbytes = 0 if ship.flat is None else len(ship.flat)
-        head = header(self.schema, rank, ship.steps, nbytes, key=self.key, attempt=self.attempt)
+        head = header(self.schema, rank, ship.steps, nbytes, key=self.key, attempt=self.attempt, life=self.life)
         head = attrs.evolve(head, **ship.claim)
-        yield lambda: self.events.extend(self.averager.on_header(rank, 1, self.attempt, head))
+        yield lambda: self.events.extend(self.averager.on_header(rank, self.life, self.attempt, head))
         if ship.flat is not None:
-            for block, data in self.layout.cut(memoryview(ship.flat), self.key, self.attempt, rank, 1):
+            for block, data in self.layout.cut(memoryview(ship.flat), self.key, self.attempt, rank, self.life):
                 yield partial(self.deliver, block, data)
 
     def deliver(self, block: BulkBlock, data: memoryview) -> None:

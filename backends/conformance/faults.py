@@ -10,12 +10,13 @@ import numpy as np
 
 from ...core.conformance import Level, accepting, ensure
 from ...core.effects import AbortRound, CloseRound, RemoveFromRound
+from ...core.errors import RemoteProtocolError
 from ...core.events import RoundReduced
-from ...core.messages import Outcome, Refusal
-from ...core.schema import Schema
+from ...core.messages import Outcome, Refusal, RoundKind
+from ...core.schema import DTYPE_SIZES, Schema
 from ..averager import Averager
-from ..layout import FlatLayout
-from .drive import KEY, SCHEMA, Cohort, Ship, header, opened, random_flat, received, several_blocks
+from ..layout import FlatLayout, narrow
+from .drive import KEY, SCHEMA, STATE, Cohort, Ship, header, opened, random_flat, received, several_blocks
 from .kit import GUIDE, KIT, Subject, ensure_consensus, ensure_ended, key_of
 
 __all__: list[str] = []
@@ -73,25 +74,39 @@ def bytes_of_who_does_not_count_change_no_bit(subject: Subject) -> None:
 
 @KIT.check("A303", Level.L3, doc=f"{GUIDE}#refusals", within="ships")
 def values_that_are_not_finite_are_found(subject: Subject) -> None:
-    """A NaN against its header refuses its rank, in this attempt or, where it is in the sum, in the next (R-4)."""
-    schema, good = _large()
-    size = FlatLayout.riding(schema).nbytes
-    for at in (0, size - 4):
-        flat = bytearray(random_flat(1, schema=schema))
-        flat[at : at + 4] = np.array([np.nan], "<f4").tobytes()
-        ships = {0: good[0], 1: Ship(5, flat), 3: good[3]}
-        averager = subject.fresh(schema)
-        reduced, attempt = None, 0
-        while not isinstance(reduced, RoundReduced) and attempt < 2:
-            averager.open(opened(ships, attempt=attempt))
-            cohort = Cohort(schema, averager, ships, attempt=attempt)
-            cohort.finish()
-            reduced = averager.reduce() if averager.collected else None
-            ensure(reduced is not None or cohort.aborted is not None, "a round with a NaN neither goes on nor ends")
-            attempt += 1
-        ensure(isinstance(reduced, RoundReduced) and reduced.refused == ((1, Refusal.NONFINITE),),
-               f"a NaN at byte {at} of {size} ended in {reduced}")  # fmt: skip
-        ensure_consensus(averager, good, f"with a NaN at byte {at} of {size} of rank 1", schema=schema)
+    """A NaN or an infinity, in an entry of any dtype, against its header refuses its rank, in this attempt or, where it
+    is in the sum, in the next (R-4)."""
+    large, good = _large()
+    end = FlatLayout.riding(large).nbytes
+    for at in (0, end - 4):
+        _ensure_found(subject, large, good, "float32", at, np.nan)
+    last = {field.entry.dtype: field.offset + field.nbytes - DTYPE_SIZES[field.entry.dtype]
+            for field in FlatLayout.riding(SCHEMA).fields if field.nbytes}  # fmt: skip
+    for dtype, at in last.items():
+        for number in (np.nan, np.inf, -np.inf):
+            _ensure_found(subject, SCHEMA, GOOD, dtype, at, number)
+
+
+def _ensure_found(
+    subject: Subject, schema: Schema, good: Mapping[int, Ship], dtype: str, at: int, number: float
+) -> None:
+    """Rank 1 ships this number, in this dtype, at this byte, and is refused for it."""
+    flat = bytearray(random_flat(1, schema=schema))
+    ill = np.array([number], "<f8" if dtype == "float64" else "<f4")
+    narrow(ill, dtype, memoryview(flat)[at:][: DTYPE_SIZES[dtype]])
+    ships = {0: good[0], 1: Ship(5, flat), 3: good[3]}
+    averager, what = subject.fresh(schema), f"{number} in {dtype}, at byte {at} of {len(flat)},"
+    reduced, attempt = None, 0
+    while not isinstance(reduced, RoundReduced) and attempt < 2:
+        averager.open(opened(ships, attempt=attempt))
+        cohort = Cohort(schema, averager, ships, attempt=attempt)
+        cohort.finish()
+        reduced = averager.reduce() if averager.collected else None
+        ensure(reduced is not None or cohort.aborted is not None, f"a round with {what} neither goes on nor ends")
+        attempt += 1
+    found = isinstance(reduced, RoundReduced) and reduced.refused == ((1, Refusal.NONFINITE),)
+    ensure(found, f"{what} ended in {reduced}")
+    ensure_consensus(averager, good, f"with {what} of rank 1", schema=schema)
 
 
 @KIT.check("A304", Level.L3, doc=f"{GUIDE}#refusals", within="ships")
@@ -108,17 +123,48 @@ def a_second_contribution_changes_nothing(subject: Subject) -> None:
     ensure(averager.scatter(0)[0].total_steps == 6, "the steps of a second contribution were counted")
 
 
+@KIT.check("A312", Level.L3, doc=f"{GUIDE}#refusals", within="ships")
+def a_contribution_begun_twice_never_counts(subject: Subject) -> None:
+    """A second header behind a part of the first contribution: what came before and what comes after it are not put
+    together, and neither replaces the other. The rank is refused, or its link or the attempt ends (R-1, N-26)."""
+    schema, good = _large()
+    for twice, once in ((0, 3), (3, 0)):
+        averager = subject.fresh(schema)
+        averager.open(opened(good))
+        cohort = Cohort(schema, averager, good)
+        lane = 2 * list(good).index(twice)
+        for each in (lane, lane, lane + 1):
+            cohort.act(each)
+        cohort.lanes[lane][1].clear()
+        again = Cohort(schema, averager, {twice: Ship(good[twice].steps, random_flat(8, schema=schema))})
+        again.lanes[1][1].clear()
+        try:
+            again.finish()
+        except RemoteProtocolError:  # the driver closes the link, and the rank is lost
+            again.events += averager.remove(RemoveFromRound(KEY, twice))
+        cohort.finish()
+        what = f"rank {twice} began its contribution twice"
+        if cohort.aborted is not None or again.aborted is not None:
+            ensure(not averager.collected, f"{what}: an aborted round is collected")
+            continue
+        ensure_ended(cohort.reduce(), (once,), what)
+        ensure_consensus(averager, {once: good[once]}, what, schema=schema)
+
+
 @KIT.check("A305", Level.L3, doc=f"{GUIDE}#foreign-frames", within="ships")
 def frames_of_other_rounds_are_let_through(subject: Subject) -> None:
-    """Headers and blocks of another generation, cycle, attempt or life, older or newer, are read and forgotten, at any
-    moment (R-1)."""
+    """Headers and blocks of another generation, cycle, attempt or life, older or newer, and blocks of another kind of
+    round, are read and forgotten, at any moment (R-1)."""
     now = attrs.evolve(KEY, generation=2)
     data = bytearray(random_flat(6))
-    block, _ = next(FlatLayout.riding(SCHEMA).cut(memoryview(data), now, 1, 0, 1))
-    head = header(SCHEMA, 0, 9, NBYTES, key=now, attempt=1)
-    frames: list[tuple[dict[str, Any], dict[str, Any]]] = [({"incarnation": 2}, {"incarnation": 2})]
+    block, _ = next(FlatLayout.riding(SCHEMA).cut(memoryview(data), now, 1, 0, 2))
+    head = header(SCHEMA, 0, 9, NBYTES, key=now, attempt=1, life=2)
+    frames: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    # A header has no kind: this one is of another cycle.
+    frames.append(({"cycle": now.cycle + 1}, {"key": attrs.evolve(now, kind=RoundKind.STATE)}))
     for off in (-1, 1):
         frames += [
+            ({"incarnation": 2 + off}, {"incarnation": 2 + off}),
             ({"generation": 2 + off}, {"key": attrs.evolve(now, generation=2 + off)}),
             ({"cycle": now.cycle + off}, {"key": attrs.evolve(now, cycle=now.cycle + off)}),
             ({"attempt": 1 + off}, {"attempt": 1 + off}),
@@ -126,18 +172,18 @@ def frames_of_other_rounds_are_let_through(subject: Subject) -> None:
     for of_header, of_block in frames:
         for moment in range(4):
             averager = subject.fresh()
-            averager.open(opened(GOOD, key=now, attempt=1))
-            cohort = Cohort(SCHEMA, averager, GOOD, now, attempt=1)
+            averager.open(opened(GOOD, key=now, attempt=1, life=2))
+            cohort = Cohort(SCHEMA, averager, GOOD, now, attempt=1, life=2)
             for _ in range(moment):
                 cohort.act(0)
             stale, frame = attrs.evolve(head, **of_header), attrs.evolve(block, **of_block)
-            with accepting(f"a frame of another round, {of_header},"):
+            with accepting(f"a frame of another round, {of_block},"):
                 averager.on_header(0, stale.incarnation, stale.attempt, stale)
                 averager.place(frame)[:] = b"\xff" * frame.bytes
                 averager.on_block(frame)
             reduced = cohort.reduce()
-            ensure_ended(reduced, (0, 3), f"with a frame of another round, {of_header}")
-            ensure_consensus(averager, GOOD, f"with a frame of another round, {of_header}")
+            ensure_ended(reduced, (0, 3), f"with a frame of another round, {of_block}")
+            ensure_consensus(averager, GOOD, f"with a frame of another round, {of_block}")
 
 
 @KIT.check("A306", Level.L3, doc=f"{GUIDE}#removal", within="ships")
@@ -193,6 +239,74 @@ def without_admission_nothing_counts(subject: Subject) -> None:
     reduced = cohort.reduce()
     ensure_ended(reduced, (3,), "with a contribution that was never admitted")
     ensure_consensus(averager, {3: GOOD[3]}, "a contribution that was never admitted is in the sum")
+
+
+@KIT.check("A313", Level.L3, doc=f"{GUIDE}#removal", within="ships")
+def who_goes_late_is_sent_nothing(subject: Subject) -> None:
+    """An observer may go at any moment, and so may a member whose contribution is in the consensus: nothing is sent to
+    it, what it gave counts, and the others are sent theirs (R-2)."""
+    averager = subject.fresh()
+    averager.open(opened(GOOD, observers=[1, 2]))
+    cohort = Cohort(SCHEMA, averager, GOOD)
+    with accepting("the removal of an observer while contributions come"):
+        averager.remove(RemoveFromRound(KEY, 1))
+    ensure_ended(cohort.reduce(), (0, 3), "with an observer that went")
+    ensure(averager.receivers(KEY, 0) == (0, 2, 3), f"rank 1 went, and receivers are {averager.receivers(KEY, 0)}")
+    for lost, left in ((2, (0, 3)), (0, (3,))):
+        with accepting(f"the removal of rank {lost} after the reduce"):
+            averager.remove(RemoveFromRound(KEY, lost))
+        there = averager.receivers(KEY, 0)
+        ensure(there == left, f"rank {lost} went after the reduce, and receivers are {there} where {left} are due")
+    ensure_consensus(averager, GOOD, "after a member went that had contributed")
+    ensure(received(averager, 3) == bytes(averager.consensus or b""), "who stays is sent no consensus")
+    averager.on_scattered(3)
+    ensure(averager.receivers(KEY, 0) == (), "the one that stays has its result, and there are receivers left")
+
+
+@KIT.check("A314", Level.L3, doc=f"{GUIDE}#removal", within="ships")
+def a_state_without_its_source_is_none(subject: Subject) -> None:
+    """When the source of a state goes before all of it is there, nobody is sent a state, and no consensus is made of
+    what came (R-2, R-20)."""
+    state = random_flat(9) + bytes(FlatLayout.whole(SCHEMA).nbytes - NBYTES)
+    for done in (0, 1, 2):
+        averager = subject.fresh()
+        averager.open(opened([0], observers=[1], key=STATE, limit=0))
+        cohort = Cohort(SCHEMA, averager, {0: Ship(0, state)}, STATE)
+        for _ in range(done):
+            cohort.act(0)
+        cohort.silence(0)
+        with accepting("the removal of the source of a state"):
+            cohort.events += averager.remove(RemoveFromRound(STATE, 0))
+        ended = averager.reduce() if cohort.aborted is None and averager.collected else cohort.aborted
+        ensure(ended is not None, "the source of a state is gone, and its round neither ends nor is collected")
+        made = isinstance(ended, RoundReduced) and ended.realized
+        ensure(not made, f"the source of a state is gone, and its transfer ended in {ended}")
+        ensure(averager.consensus is None, "the source of a state is gone, and there is a consensus")
+
+
+@KIT.check("A315", Level.L3, doc=f"{GUIDE}#refusals", within="ships")
+def nobody_is_out_for_longer_than_its_round(subject: Subject) -> None:
+    """Who was refused in one cycle counts in the next, and so does the next life of a rank that went (R-4, R-11)."""
+    averager = subject.fresh()
+    ill = bytearray(random_flat(1))
+    ill[0:4] = np.array([np.nan], "<f4").tobytes()
+    ships = {**GOOD, 1: Ship(5, ill), 2: Ship(5, random_flat(2))}
+    averager.open(opened(ships))
+    cohort = Cohort(SCHEMA, averager, ships)
+    cohort.silence(2)
+    averager.remove(RemoveFromRound(KEY, 2))
+    cohort.finish()
+    if cohort.aborted is None:
+        averager.reduce()
+        averager.close(CloseRound(KEY))
+    elif averager.capabilities.abortable:
+        averager.abort(AbortRound(KEY))
+    for cycle, life, what in ((4, 1, "rank 1 was refused in the cycle before"), (5, 2, "rank 2 was lost, and is back")):
+        well = {**GOOD, 1: Ship(5, random_flat(1)), **({2: ships[2]} if life == 2 else {})}
+        averager.open(opened(well, key=key_of(cycle), life=life))
+        ensure_ended(Cohort(SCHEMA, averager, well, key_of(cycle), life=life).reduce(), tuple(sorted(well)), what)
+        ensure_consensus(averager, well, what)
+        averager.close(CloseRound(key_of(cycle)))
 
 
 @KIT.check("A308", Level.L3, doc=f"{GUIDE}#removal", within="ships", needs="abortable")

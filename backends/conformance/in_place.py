@@ -3,14 +3,19 @@ R-20; I55, I59)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from ...core.conformance import Level, ensure
 from ...core.effects import MakeSessionId
 from ...core.messages import Refusal
+from ...core.schema import DTYPE_SIZES
 from ..divergence import digest, divergence
-from ..layout import FlatLayout
+from ..layout import FlatLayout, narrow
 from .drive import flat_of, values_of
 from .kit import CLASSIC, GUIDE, KIT, Subject
-from .together import MARGIN, Crew, crew, ensure_near
+from .together import MARGIN, TOGETHER, Crew, crew, ensure_near
 
 __all__ = ["STEPS", "same_bits"]
 
@@ -52,6 +57,9 @@ def a_call_says_what_came_of_it(subject: Subject) -> None:
                 said, true = getattr(done, name), getattr(due, name)
                 near = isinstance(said, float) and abs(said - true) <= 1e-2 * abs(true)
                 ensure(near, f"{name} of rank {rank} is {said} where {true} is due")
+        many = (1 << 24) + 1
+        totals = {done.total_steps for done in made.call(dict.fromkeys(STEPS, many), cycle=10).values()}
+        ensure(totals == {3 * many}, f"totals are {totals} where three ranks took {many} steps each")
 
 
 @KIT.check("A123", Level.L1, doc=f"{GUIDE}#a-call", within="in_place")
@@ -128,28 +136,38 @@ def a_call_without_mass_changes_nothing(subject: Subject) -> None:
 
 @KIT.check("A226", Level.L2, doc=f"{GUIDE}#sessions", within="in_place")
 def a_state_is_shared_bit_for_bit(subject: Subject) -> None:
-    """Who adopts gets the whole state of the source, frozen and local entries too; nobody else changes (R-20)."""
-    with crew(subject, [0, 1, 2]) as made:
+    """Who adopts gets the whole state of the source, which is named by its rank and not by its place in the session,
+    frozen and local entries too; nobody else changes (R-20)."""
+    with crew(subject, [1, 2, 5]) as made:
         before = made.look()
-        made.share(0, {2}, [0, 1, 2])
+        made.share(1, {5}, [1, 2, 5])
         now = made.look()
-        ensure(now[0] == before[0] and now[1] == before[1], "sharing a state changed a rank that adopts nothing")
-        ensure(bytes(made.live(2)) == bytes(made.live(0)), "the rank that adopts holds other bits than the source")
-        made.call({0: 1, 1: 1, 2: 1})
+        ensure(now[1] == before[1] and now[2] == before[2], "sharing a state changed a rank that adopts nothing")
+        ensure(bytes(made.live(5)) == bytes(made.live(1)), "the rank that adopts holds other bits than the source")
+        made.call({1: 1, 2: 1, 5: 1})
 
 
 @KIT.check("A321", Level.L3, doc=f"{GUIDE}#refusals", within="in_place")
 def a_rank_that_is_not_finite_adds_nothing(subject: Subject) -> None:
-    """Its values are in no sum and its steps in no total, it is told so, and it receives the mean of the others
-    (R-13)."""
-    with crew(subject, STEPS) as made:
-        made.live(1)[0:8] = b"\x00\x00\x00\x00\x00\x00\xf8\x7f"
-        before = {rank: made.riding(rank) for rank in STEPS}
-        found = made.call(STEPS)
-        refusals = {rank: done.refusal for rank, done in found.items()}
-        ensure(refusals == {0: None, 1: Refusal.NONFINITE, 2: None}, f"refused are {refusals}, rank 1 held a NaN")
-        ensure(all(done.total_steps == 13 for done in found.values()), "steps of a rank that held a NaN were counted")
-        layout = FlatLayout.riding(made.schema)
-        spoilt = [rank for rank in STEPS if not layout.finite(memoryview(made.riding(rank)))]
-        ensure(not spoilt, f"a NaN of rank 1 is at the ranks {spoilt}")
-        ensure_near(made, before, {0: 3, 1: 0, 2: 10}, "beside a rank that held a NaN")
+    """A NaN or an infinity, in an entry of any dtype and of an idle rank too: its values are in no sum, its steps in no
+    total, it is told so, and it receives the mean of the others (R-13)."""
+    last = {field.entry.dtype: field for field in FlatLayout.riding(TOGETHER).fields if field.nbytes}
+    for dtype, field in last.items():
+        for number, steps in ((np.nan, 4), (np.inf, 4), (np.nan, 0)):
+            with crew(subject, STEPS) as made:
+                ill = np.array([number], "<f8" if dtype == "float64" else "<f4")
+                narrow(ill, dtype, made.live(1)[field.offset :][: DTYPE_SIZES[dtype]])
+                _ensure_left_out(made, {**STEPS, 1: steps}, f"{number} in {dtype} at rank 1, {steps} steps")
+
+
+def _ensure_left_out(made: Crew, steps: Mapping[int, int], what: str) -> None:
+    """A call in which rank 1 holds what is no number, or none that is finite."""
+    before = {rank: made.riding(rank) for rank in steps}
+    found = made.call(steps)
+    refusals = {rank: done.refusal for rank, done in found.items()}
+    ensure(refusals == {0: None, 1: Refusal.NONFINITE, 2: None}, f"{what}: refused are {refusals}")
+    ensure(all(done.total_steps == 13 for done in found.values()), f"{what}: its steps were counted")
+    layout = FlatLayout.riding(made.schema)
+    spoilt = [rank for rank in steps if not layout.finite(memoryview(made.riding(rank)))]
+    ensure(not spoilt, f"{what}: values that are not finite are at the ranks {spoilt}")
+    ensure_near(made, before, {0: 3, 1: 0, 2: 10}, f"beside {what}")

@@ -27,7 +27,7 @@ GUIDE = "guides/write-an-averager.md"
 
 KIT: Kit[Subject] = Kit(
     name="averagers",
-    version=5,
+    version=6,
     capabilities={
         "ships": "ranks ship copies of their parameters to the coordinator's half (it does not average in place)",
         "in_place": "it averages the live parameters inside one call of all ranks",

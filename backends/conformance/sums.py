@@ -13,6 +13,7 @@ from ...core.messages import Outcome, Refusal
 from ...core.schema import EntryClass, Schema
 from ..layout import FlatLayout
 from .drive import (
+    KEY,
     LIMIT,
     SCHEMA,
     STATE,
@@ -26,7 +27,7 @@ from .drive import (
     several_blocks,
     values_of,
 )
-from .kit import CLASSIC, GUIDE, KIT, Subject, ensure_consensus, key_of
+from .kit import CLASSIC, GUIDE, KIT, Subject, ensure_consensus, ensure_ended, key_of
 from .reference import same
 
 __all__: list[str] = []
@@ -43,6 +44,8 @@ def the_consensus_is_the_mean_by_mass(subject: Subject) -> None:
             ships = {r: Ship(n, random_flat(r, scale) if n else None) for r, n in CLASSIC.items()}
             averager, reduced = subject.cycle(ships, gamma=gamma)
             ensure(reduced.realized, f"gamma {gamma}: a cycle with movers was not realized")
+            told = averager.scatter(0)[0].total_steps
+            ensure(told == 14, f"gamma {gamma}: told are {told} steps where 14 were merged: steps are no mass")
             ensure_consensus(averager, ships, f"gamma {gamma}", gamma=gamma)
 
 
@@ -89,14 +92,18 @@ def only_what_rides_is_averaged(subject: Subject) -> None:
 
 @KIT.check("A205", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def each_dtype_keeps_its_precision(subject: Subject) -> None:
-    """Two-byte entries are summed in float32, float64 ones in float64, and cast back once (R-6)."""
-    schema = Schema(entries=(entry("half", EntryClass.PARAM, (64,), "bfloat16"),
+    """Two-byte entries are summed in float32, float64 ones in float64, and cast back once; values that are as small or
+    as large as a dtype allows are values (R-4, R-6)."""
+    schema = Schema(entries=(entry("edge", EntryClass.PARAM, (42,)), entry("half", EntryClass.PARAM, (64,), "bfloat16"),
                              entry("fine", EntryClass.PARAM, (2,), "float64")))  # fmt: skip
     bits, large = 1 + 2.0**-40, 2.0**900
+    edge = [1e-40, -3e-42] + [1e37] * 40  # subnormal; finite, though their sum is not
     halves = np.random.default_rng(2).normal(0, 1, (3, 64))
-    ships = {rank: Ship(2 * rank + 3, flat_of(schema, np.array([*halves[rank], bits, large]))) for rank in range(3)}
-    averager, _ = subject.cycle(ships, schema=schema)
-    ensure_consensus(averager, ships, "bfloat16 and float64", schema=schema)
+    ships = {rank: Ship(2 * rank + 3, flat_of(schema, np.array([*edge, *halves[rank], bits, large])))
+             for rank in range(3)}  # fmt: skip
+    averager, reduced = subject.cycle(ships, schema=schema)
+    ensure(reduced.refused == (), f"of contributions that are finite {reduced.refused} were refused")
+    ensure_consensus(averager, ships, "float32, bfloat16 and float64", schema=schema)
     *_, fine, huge = values_of(schema, averager.consensus or b"")
     ensure(fine == bits, f"a float64 entry lost its last bits: {fine!r} where {bits!r} is due")
     ensure(huge == large, f"a float64 entry beyond float32 became {huge!r}")
@@ -104,12 +111,15 @@ def each_dtype_keeps_its_precision(subject: Subject) -> None:
 
 @KIT.check("A206", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def arrival_changes_no_bit(subject: Subject) -> None:
-    """Any interleaving of headers, blocks and admissions gives the same bits and the same events of the end (I60)."""
+    """Any interleaving of headers, blocks and admissions gives the same bits and the same events of the end, with those
+    who were refused in ascending order (I60)."""
     ships = {rank: Ship(steps, random_flat(rank, 1e3) if steps else None) for rank, steps in CLASSIC.items()}
+    ships |= {rank: Ship(2, random_flat(rank), claim={"finite": False}) for rank in (3, 7)}
     first, due = subject.cycle(ships)
+    ensure([rank for rank, _ in due.refused] == [3, 7], f"refused is {due.refused} where 3 and 7 are due")
     rng = random.Random(6)
     lanes = list(range(2 * len(ships)))
-    orders = [lanes[::-1] * 30, [1, 3, 5, 7, 6, 4, 2, 0] * 30]
+    orders = [lanes[::-1] * 30, [1, 3, 5, 7, 9, 11, 10, 8, 6, 4, 2, 0] * 30]
     orders += [[rng.choice(lanes) for _ in range(60)] for _ in range(8)]
     for order in orders:
         averager, reduced = subject.cycle(ships, order=order)
@@ -140,6 +150,7 @@ def without_mass_nothing_changes(subject: Subject) -> None:
     averager, last = subject.after(SHIPS)
     _, reduced = subject.cycle({0: Ship(0), 1: Ship(0), 2: Ship(0)}, observers=[2], averager=averager, key=key_of(4))
     ensure(not reduced.realized, "a cycle without mass was realized")
+    ensure(reduced.digest is None, "a cycle without mass has a digest, and no consensus that it could name")
     ensure(reduced.accepted == (0, 1), f"idle ranks are accepted; told was {reduced.accepted}")
     result, blocks = averager.scatter(0)
     told = (result.outcome, result.total_steps, result.bytes, blocks)
@@ -152,13 +163,16 @@ def without_mass_nothing_changes(subject: Subject) -> None:
 @KIT.check("A209", Level.L2, doc=f"{GUIDE}#a-cycle-without-mass", within="ships")
 def an_overflow_is_not_realized(subject: Subject) -> None:
     """A consensus that is not finite is none: all are refused, and the last consensus goes out again (R-6)."""
-    averager, last = subject.after(SHIPS)
-    huge = flat_of(SCHEMA, np.where(np.arange(40) < 15, 3e38, 1.0))
-    _, reduced = subject.cycle({0: Ship(900, huge), 1: Ship(900, huge)}, averager=averager, key=key_of(4))
-    ensure(not reduced.realized and reduced.accepted == (), f"an overflow ended in {reduced}")
-    due = ((0, Refusal.NONFINITE), (1, Refusal.NONFINITE))
-    ensure(reduced.refused == due and reduced.digest is None, f"an overflow ended in {reduced}")
-    ensure(received(averager, 1) == last == bytes(averager.consensus or b""), "the last consensus is gone (I58)")
+    for where, first, behind in (("parameters", 0, 15), ("buffers", 27, 30)):
+        averager, last = subject.after(SHIPS)
+        at = np.arange(40)
+        huge = flat_of(SCHEMA, np.where((first <= at) & (at < behind), 3e38, 1.0))
+        _, reduced = subject.cycle({0: Ship(900, huge), 1: Ship(900, huge)}, averager=averager, key=key_of(4))
+        what = f"an overflow of {where} ended in {reduced}"
+        ensure(not reduced.realized and reduced.accepted == (), what)
+        due = ((0, Refusal.NONFINITE), (1, Refusal.NONFINITE))
+        ensure(reduced.refused == due and reduced.digest is None, what)
+        ensure(received(averager, 1) == last == bytes(averager.consensus or b""), "the last consensus is gone (I58)")
 
 
 @KIT.check("A210", Level.L2, doc=f"{GUIDE}#a-round", within="ships")
@@ -219,3 +233,19 @@ def one_round_leaves_nothing_to_the_next(subject: Subject) -> None:
             ensure_consensus(averager, ships, f"cycle {cycle} of one averager")
         averager.close(CloseRound(key_of(cycle)))
 
+
+
+@KIT.check("A215", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
+def a_large_cohort_is_summed_rank_by_rank(subject: Subject) -> None:
+    """Seventy ranks, whose numbers go beyond their count, with steps beyond what float32 can count: ascending, one by
+    one, and no step is lost (R-4, R-6)."""
+    schema = Schema(entries=(entry("w", EntryClass.PARAM, (5,)), entry("m", EntryClass.BUFFER, (2,))))
+    ranks = tuple(range(1, 211, 3))
+    ships = {rank: Ship(1 + (rank * 2654435761) % (1 << 30), random_flat(rank, schema=schema)) for rank in ranks}
+    averager = subject.fresh(schema)
+    averager.open(opened(ranks, limit=1 << 30))
+    ensure_ended(Cohort(schema, averager, ships).reduce(), ranks, "a cohort of seventy")
+    ensure_consensus(averager, ships, "a cohort of seventy", schema=schema)
+    ensure(averager.receivers(KEY, 0) == ranks, f"receivers of a cohort of seventy are {averager.receivers(KEY, 0)}")
+    told, due = averager.scatter(ranks[0])[0].total_steps, sum(ship.steps for ship in ships.values())
+    ensure(told == due, f"a cohort of seventy is told {told} steps where {due} were merged")

@@ -81,11 +81,13 @@ class EqualSteps:
         self._spread()
 
     def saved(self):
-        return {"cadence": "equal", "ranks": self.ranks, "anchor": self.anchor}
+        return {"cadence": "equal", "ranks": list(self.ranks), "anchor": self.anchor}
 
     def restore(self, saved):
         if saved.get("cadence") != "equal" or saved.get("ranks") != self.ranks:
             return False
+        if type(saved.get("anchor")) is not int or saved["anchor"] < 1:
+            return False  # damaged: what is taken over now is used in every cycle
         self.anchor = saved["anchor"]
         self._spread()
         return True
@@ -121,7 +123,8 @@ class HalfAtACliff:
         return {"meta": "half", "rate": self.rate}
 
     def restore(self, saved):
-        if saved.get("meta") != "half":
+        rate = saved.get("rate", 0)
+        if saved.get("meta") != "half" or not (rate is None or (type(rate) is float and 0 < rate < 1e9)):
             return False
-        self.rate = saved.get("rate")
+        self.rate = rate
         return True

@@ -61,6 +61,15 @@ def test_a_sample_of_mutants_is_noticed_by_the_tests(tmp_path: Path) -> None:
     assert (old_way["place"], old_way["by"]) == ("section", "test_no_shutdown_overtakes_the_last_evaluation")
 
 
+def test_a_dash_is_standard_output_and_the_report_is_alone_there(tmp_path: Path) -> None:
+    """`--json - | jq`: the tables are on standard error then."""
+    result = call("--only", "run/FORMING/Formed/*", "--tests", RUN_TESTS, "--sample", "1", "--quick", "--json", "-",
+                  "--record", str(tmp_path / "record.json"))  # fmt: skip
+    assert result.exception is None, result.exception
+    assert len(json.loads(result.stdout)["mutants"]) == 1
+    assert "1 mutant in" in result.stderr
+
+
 def test_tests_that_cannot_start_are_told_in_one_line() -> None:
     with pytest.raises(PacelineError, match="the tests ended with status 4"):
         runs.Worker(ROOT, ["tests/core/there_is_no_such_test.py"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import pkgutil
 import re
 import shutil
@@ -44,6 +45,7 @@ UNWANTED = ("cacheprovider", "hypothesispytest", "anyio")
 """Plug-ins that write files, or load much of what these tests look for."""
 COMMANDED = "conformance.commanded"
 AT_LEISURE = "conformance.at_leisure"
+LOUD = "conformance.loud"
 HOLDS = "conformance.broken_policies.holds"
 BROKEN = "conformance.broken_transports.order:DropsTheLastFrame@memory://command"
 
@@ -72,6 +74,34 @@ def test_what_passes_ends_with_0_and_writes_its_report(tmp_path: Path) -> None:
 
     assert code == 0 and text.endswith("3 passed\n")
     assert [each["id"] for each in json.loads(report.read_text())["outcomes"]] == ["T001", "T002", "T003"]
+
+
+@pytest.mark.parametrize(("words", "check", "code"), [
+    (("transport", "memory://command"), "T101", 0), (("transport", BROKEN), "T231", 1),
+    (("policy", f"{LOUD}:Guard", "--kind", "guard"), "P101", 0), (("averager", f"{LOUD}:Averager"), "A002", 0),
+])  # fmt: skip
+def test_a_dash_is_standard_output_and_the_report_is_alone_there(words: tuple[str, ...], check: str, code: int,
+                                                                 tmp_path: Path) -> None:  # fmt: skip
+    """`--json - | jq`: what people read is on standard error then, and so is what a plug-in prints. No file of that
+    name comes about."""
+    command = [sys.executable, "-m", "paceline", "conform", *words, "--check", check, "--json", "-"]
+    path = os.pathsep.join(each for each in sys.path if each)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
+                          env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    assert done.returncode == code, done.stderr
+    (outcome,) = json.loads(done.stdout)["outcomes"]
+    assert outcome["id"] == check and done.stdout.endswith("}\n")
+    assert f"{check} L" in done.stderr and "up to L3" in done.stderr
+    assert ("it speaks" in done.stderr) == (LOUD in words[1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_may_be_called_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`./-` is no dash."""
+    monkeypatch.chdir(tmp_path)
+    code, text = conform("memory://command", "--level", "L0", "--json", "./-")
+    assert code == 0 and text.endswith("3 passed\n")
+    assert json.loads((tmp_path / "-").read_text())["ok"]
 
 
 def test_what_fails_ends_with_1_and_says_why_where_and_how_to_see_it_again() -> None:

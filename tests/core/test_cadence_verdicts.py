@@ -340,6 +340,8 @@ def test_a_record_of_another_cohort_or_without_sense_is_not_restored(change: Any
 
     assert not fresh.restore({**record, **change})
     assert not fresh.restore({})
+    for name in record:
+        assert not fresh.restore({each: kept for each, kept in record.items() if each != name}), name
     assert fresh.saved() == before
 
 

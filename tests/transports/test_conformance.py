@@ -61,7 +61,7 @@ SPECIAL = {
 a handshake that stands still, and who waits for an end of the control lane that nobody looks at, for which time passes
 at once."""
 
-NOT_OVER_MEMORY = {"T320", "T321", "T322", "T323", "T324", "T325", "T326", "T342", "T343", "T344"}
+NOT_OVER_MEMORY = {"T320", "T321", "T322", "T323", "T324", "T325", "T326", "T327", "T342", "T343", "T344"}
 """A transport inside one process has no other process, no host, and no door at which a stranger could knock; that it
 has none is looked at."""
 

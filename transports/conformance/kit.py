@@ -41,7 +41,7 @@ PAGE = "guides/write-a-transport.md"
 
 KIT: Kit[Bench] = Kit(
     name="transport",
-    version=6,
+    version=7,
     capabilities={
         "across_processes": "another process of this host can dial the listener's URL",
         "across_hosts": "the listener's URL names a host, so that other hosts can dial it",

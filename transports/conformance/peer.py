@@ -7,6 +7,8 @@ ADDRESS is `Bench.address`: how the transport is made here.
 idle        a rank that says heartbeat(1) and then nothing
 flood       a rank that says heartbeat(1) and sends blocks for ever
 leave       a rank that says heartbeat(1) and ends with exit code 0, closing nothing
+parent      a rank that starts a program of its own, says heartbeat(1) and then nothing; the program gets whatever may
+            be inherited, lives on when the rank is killed, and ends with the standard input of both
 coordinate  a coordinator that prints its URL and says beacon(1) to each rank
 
 A rank that cannot dial prints why, as `TypeOfError: text`, and ends with exit code 3.
@@ -15,6 +17,7 @@ A rank that cannot dial prints why, as `TypeOfError: text`, and ends with exit c
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import trio
@@ -27,6 +30,8 @@ from .stage import beacon, block, heartbeat, pattern
 __all__ = ["main"]
 
 FLOOD_BYTES = 512 * 1024
+UNTIL_THE_END_OF_INPUT = "import sys; sys.stdin.read()"
+"""The program that a parent starts."""
 
 
 async def join(role: str, address: str, url: str) -> None:
@@ -36,6 +41,10 @@ async def join(role: str, address: str, url: str) -> None:
         print(f"{type(error).__name__}: {error}", flush=True)
         sys.exit(NO_DIAL)
     try:
+        if role == "parent":
+            # As a loader of data, or a compiler, is started in the middle of training. What it must not get is what the
+            # transport has marked so: a program that is started without care closes nothing.
+            subprocess.Popen([sys.executable, "-c", UNTIL_THE_END_OF_INPUT], close_fds=False)
         await rank.send(heartbeat(1))
         if role == "leave":
             os._exit(0)

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
@@ -38,12 +38,13 @@ async def _process(bench: Bench, role: str, url: str) -> AsyncIterator[trio.Proc
     path = os.pathsep.join(entry for entry in sys.path if entry)
     child = await trio.lowlevel.open_process(
         [sys.executable, "-m", module, role, bench.address, url],
+        stdin=subprocess.PIPE,  # it and what it starts end with this process, however that ends
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for who started it
         env={**os.environ, "PYTHONPATH": path},
     )
-    assert child.stdout is not None
-    async with child.stdout:
+    assert child.stdin is not None and child.stdout is not None
+    async with child.stdin, child.stdout:
         try:
             yield child
         finally:
@@ -134,24 +135,29 @@ async def another_process_can_dial(bench: Bench) -> None:
         ensure(landing.memory == [pattern(header.bytes, 0)], "a block of another process came with other bytes")
 
 
+async def _ensure_evidenced(bench: Bench, coordinator: Channel, kill: Callable[[], None], what: str) -> None:
+    """The death of a rank ends what waits on either lane."""
+    told: list[str] = []
+
+    async def wait_on_bulk() -> None:
+        with raising(TransportError, "receive_bulk, blocked while the peer was killed,"):
+            await coordinator.receive_bulk(Landing())
+        told.append("bulk")
+
+    with within(bench.evidence_s, f"the evidence that {what} was killed"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_on_bulk)
+            kill()
+            with raising(TransportError, "receive, blocked while the peer was killed,", naming=[coordinator.peer]):
+                await coordinator.receive()
+    ensure(told == ["bulk"], "only the control lane heard of the death")
+
+
 @KIT.check("T322", Level.L3, doc=DOC, needs="across_processes")
 async def a_killed_rank_is_evidenced(bench: Bench) -> None:
     """`kill -9` of a rank's process ends what waits on either lane, within the time for evidence (M-17)."""
-    told: list[str] = []
     async with (bench.killable or (lambda: _killable(bench)))() as (coordinator, kill):
-
-        async def wait_on_bulk() -> None:
-            with raising(TransportError, "receive_bulk, blocked while the peer was killed,"):
-                await coordinator.receive_bulk(Landing())
-            told.append("bulk")
-
-        with within(bench.evidence_s, "the evidence that a rank was killed"):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait_on_bulk)
-                kill()
-                with raising(TransportError, "receive, blocked while the peer was killed,", naming=[coordinator.peer]):
-                    await coordinator.receive()
-        ensure(told == ["bulk"], "only the control lane heard of the death")
+        await _ensure_evidenced(bench, coordinator, kill, "a rank")
 
 
 @KIT.check("T323", Level.L3, doc=DOC, needs="across_processes")
@@ -225,3 +231,27 @@ async def a_stopped_rank_delays_nobody(bench: Bench) -> None:
         for number in range(1, 20):
             with within(2 * bench.heartbeat_s, f"heartbeat and beacon {number}, while another rank is stopped,"):
                 await exchange(both, number)
+
+
+@KIT.check("T327", Level.L3, doc=DOC, needs="across_processes")
+async def a_killed_parent_is_evidenced(bench: Bench) -> None:
+    """`kill -9` of a rank that has started another program is evidenced in the same time, though that program lives on:
+    it has inherited no end of the channel (M-17)."""
+    async with meet(bench) as met, _parent(bench, met.listener.url) as rank:
+        coordinator = await _arrival(bench, met, rank)
+        await _ensure_evidenced(bench, coordinator, rank.kill, "a rank whose child lives on")
+
+
+@asynccontextmanager
+async def _parent(bench: Bench, url: str) -> AsyncIterator[trio.Process]:
+    """A rank with a child of its own, of which nothing is left afterwards."""
+    async with _process(bench, "parent", url) as rank:
+        assert rank.stdin is not None and rank.stdout is not None
+        try:
+            yield rank
+        finally:
+            rank.kill()
+            with trio.move_on_after(bench.patiently(START_S), shield=True):
+                await rank.stdin.aclose()
+                while await rank.stdout.receive_some():  # its end is that of the child, whose output it is too
+                    pass

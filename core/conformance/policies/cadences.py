@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ...cadence import CadencePhase
-from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth
+from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 from ...policies import Cadence, CadenceFactory
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, RANKS, cadence, ensure_claims, ensure_shape, plain, reports, verdicts, window
+from .subjects import (
+    GUIDE,
+    RANKS,
+    cadence,
+    ensure_apart,
+    ensure_claims,
+    ensure_refused,
+    ensure_shape,
+    ensure_withstands,
+    handed_over,
+    plain,
+    reports,
+    turned,
+    verdicts,
+    window,
+)
 
 __all__ = ["CADENCES"]
 
 CADENCES: Kit[CadenceFactory] = Kit(
     name="cadences",
-    version=5,
+    version=6,
     capabilities={
         "balances": "gives a faster rank more steps per window",
         "grows": "lengthens the window while averaging costs too large a part of it",
@@ -95,7 +111,8 @@ def a_balancer_takes_everything(make: CadenceFactory) -> None:
 
 @CADENCES.check("P212", Level.L1, doc=f"{GUIDE}#the-same-again")
 def a_balancer_is_a_function_of_its_history(make: CadenceFactory) -> None:
-    """Two balancers of one process that were told the same have the same counts (N-13)."""
+    """Two balancers of one process that were told the same have the same counts, in whatever order the ranks of a
+    report are told, and whatever another balancer is told meanwhile (N-13)."""
     for number in range(6):
         # In turn, so that whatever they share (a count of calls, a random source) is not the same for both.
         twins = [cadence(make) for _ in range(2)]
@@ -105,6 +122,26 @@ def a_balancer_is_a_function_of_its_history(make: CadenceFactory) -> None:
                 made.apply(verdict)
             first, second = ((made.anchor, dict(made.counts), made.phase) for made in twins)
             ensure(first == second, f"the same windows gave {second} the second time, {first} the first")
+        cycles = list(zip(reports(number, 30), verdicts(number, 30), strict=True))
+        due, found = (_all_told(cadence(make), cycles, each) for each in (lambda report: report, turned))
+        ensure(due == found, f"with the ranks in another order the same windows gave {found}, before {due}")
+        strange = list(zip(reports(99, 30), verdicts(99, 30), strict=True))
+        ensure_apart(lambda: cadence(make), cycles, strange, _told)
+
+
+Cycle = tuple[tuple[WindowReport, tuple[int, ...]], Verdict]
+
+
+def _told(made: Cadence, cycle: Cycle) -> tuple[object, ...]:
+    """What has become of it after one cycle."""
+    (report, voters), verdict = cycle
+    made.report(report, voters)
+    made.apply(verdict)
+    return made.anchor, dict(sorted(made.counts.items())), made.phase
+
+
+def _all_told(made: Cadence, cycles: list[Cycle], turn: Callable[[WindowReport], WindowReport]) -> list[object]:
+    return [_told(made, ((turn(report), voters), verdict)) for (report, voters), verdict in cycles]
 
 
 @CADENCES.check("P213", Level.L1, doc=f"{GUIDE}#verdicts")
@@ -142,20 +179,21 @@ def a_nudge_stays_for_its_cycle(make: CadenceFactory) -> None:
 @CADENCES.check("P215", Level.L1, doc=f"{GUIDE}#saved-and-restored")
 def a_balancer_goes_on_after_a_restart(make: CadenceFactory) -> None:
     """What it saved is JSON, and one that restores it has the same anchor, counts, phase and costs, and goes on alike
-    while windows cost what they did (B-16)."""
+    while windows cost what they did; a record stays as it was when either goes on (B-16)."""
     for cycles in (0, 1, 6):
         made = cadence(make)
         for _ in range(cycles):
             made.report(window(COSTS, made.counts, reduce_ms=300.0), RANKS)
             made.apply(Stable())
         twin = cadence(make)
-        ensure(twin.restore(plain(made.saved(), "a balancer")) is True, "it does not restore what it saved itself")
+        ensure_kept = handed_over(made, twin, "a balancer")
         for further in range(3):
             mine, its = (_seen(each) for each in (made, twin))
             ensure(mine == its, f"restored after {cycles} cycles it is {its} after {further} more, not {mine}")
             for each in (made, twin):
                 each.report(window(COSTS, each.counts, reduce_ms=300.0), RANKS)
                 each.apply(Stable())
+        ensure_kept()
 
 
 def _seen(made: Cadence) -> tuple[object, ...]:
@@ -166,7 +204,7 @@ def _seen(made: Cadence) -> tuple[object, ...]:
 @CADENCES.check("P216", Level.L1, doc=f"{GUIDE}#saved-and-restored")
 def a_balancer_knows_foreign_records(make: CadenceFactory) -> None:
     """A record of other ranks, or none at all, is refused with False and changes nothing: neither a new balancer, nor
-    what one has learnt of a run (B-16)."""
+    what one has learnt of a run. One of its own that is damaged is refused likewise, or it goes on with it (B-16)."""
     other = plain(cadence(make, ranks=[0, 7]).saved(), "a balancer")
     for record in (other, {}, {"ranks": list(RANKS)}, {"anchor": -1}, {"ranks": None, "counts": "x"}):
         for cycles in (0, 6):
@@ -175,11 +213,18 @@ def a_balancer_knows_foreign_records(make: CadenceFactory) -> None:
                 made.report(window(COSTS, made.counts, reduce_ms=300.0), RANKS)
                 made.apply(Stable())
             before = _seen(made), plain(made.saved(), "a balancer")
-            with accepting(f"restore({record})"):
-                taken = made.restore(record)
-            ensure(taken is False, f"it took {record} for its own")
+            ensure_refused(made, record)
             after = _seen(made), plain(made.saved(), "a balancer")
             ensure(after == before, f"the {record} that it refused after {cycles} cycles left a trace")
+    tame = [((window(COSTS, {0: 10}, reduce_ms=300.0), RANKS), NudgeDown(0.5))] * 6
+    wild = list(zip(reports(1, 20), verdicts(1, 20), strict=True))
+    ensure_withstands(lambda: cadence(make), tame, wild, _bounded, "a balancer")
+
+
+def _bounded(made: Cadence, cycle: Cycle) -> None:
+    """One cycle more, after which its counts are counts."""
+    _told(made, cycle)
+    _ensure_bounds(made, "after a record that was damaged", {}, cycle[0][1])
 
 
 @CADENCES.check("P217", Level.L1, doc=f"{GUIDE}#ranks-come-and-go")
@@ -219,6 +264,25 @@ def the_overshoot_is_bounded(make: CadenceFactory) -> None:
         made.apply(SuppressGrowth() if cycle % 3 else Stable())
 
 
+@CADENCES.check("P219", Level.L1, doc=f"{GUIDE}#a-balancer")
+def a_cohort_may_have_any_size(make: CadenceFactory) -> None:
+    """With one rank, two, sixty-four or two hundred, whatever their numbers, and an epoch that hardly holds a window,
+    or does not: every rank has its count, and a window fits (I61, B-2, B-8)."""
+    for size in (1, 2, 64, 200):
+        ranks = tuple(range(3, 3 + 5 * size, 5))
+        costs = {rank: 20.0 + 30 * (rank % 7) for rank in ranks}
+        for cap in (None, 1, size, 2 * size + 1):
+            what = f"a cohort of {size} with {'no cap' if cap is None else f'a cap of {cap}'}"
+            with accepting(what):
+                made = cadence(make, ranks=list(ranks), cap=cap)
+            for _ in range(4):
+                _ensure_bounds(made, what, {"cap": cap}, ranks)
+                with accepting(f"a report of {what}"):
+                    made.report(window(costs, made.counts, reduce_ms=1e4), ranks)
+                    made.apply(Stable())
+            _ensure_bounds(made, what, {"cap": cap}, ranks)
+
+
 def _equal_counts(make: CadenceFactory) -> None:
     made = cadence(make)
     for _ in range(10):
@@ -230,13 +294,14 @@ def _equal_counts(make: CadenceFactory) -> None:
 @CADENCES.check("P221", Level.L2, doc=f"{GUIDE}#claims", needs="balances", unclaimed=_equal_counts)
 def faster_ranks_take_more_steps(make: CadenceFactory) -> None:
     """After ten windows ranks of different speed need about the same time for theirs, and the slow one not fewer
-    steps than the anchor. Who does not claim it gives equal counts."""
-    made = cadence(make, growth_applies=False)
-    for _ in range(10):
-        made.report(window(COSTS, made.counts), RANKS)
-        made.apply(Stable())
-    lengths = [COSTS[rank] * made.counts[rank] for rank in RANKS]
-    ensure(max(lengths) <= 1.5 * min(lengths), f"windows last {lengths} ms with the counts {made.counts}")
+    steps than the anchor, also where the fastest is fifty times as fast. Who does not claim it gives equal counts."""
+    for costs in (COSTS, {0: 100.0, 1: 4.0, 2: 25.0, 5: 2.0}):
+        made = cadence(make, growth_applies=False)
+        for _ in range(10):
+            made.report(window(costs, made.counts), RANKS)
+            made.apply(Stable())
+        lengths = [costs[rank] * made.counts[rank] for rank in RANKS]
+        ensure(max(lengths) <= 1.5 * min(lengths), f"windows last {lengths} ms with the counts {made.counts}")
 
 
 def _fixed_anchor(make: CadenceFactory) -> None:
@@ -260,3 +325,18 @@ def a_dear_average_lengthens_the_window(make: CadenceFactory) -> None:
             made.report(window(COSTS, made.counts, reduce_ms=cost), RANKS)
             made.apply(Stable())
         ensure((made.anchor > 10) == due, f"averages of {cost} ms, {knobs}: the anchor went from 10 to {made.anchor}")
+
+
+@CADENCES.check("P223", Level.L2, doc=f"{GUIDE}#a-balancer")
+def slack_is_for_one_window(make: CadenceFactory) -> None:
+    """What was freed for a callback of a rank is given back: a few windows later it takes as many steps as if there had
+    been none (B-7, B-14)."""
+    made, twin = (cadence(make, growth_applies=False) for _ in range(2))
+    for each in (made, twin):
+        for cycle in range(10):
+            if each is made and cycle == 5:
+                each.stage_slack(0, 500.0)
+            each.report(window(COSTS, each.counts), RANKS)
+            each.apply(Stable())
+    ensure(made.counts == twin.counts, f"five windows after a callback counts are {made.counts}, without it "
+           f"{twin.counts}")  # fmt: skip

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 from ...detector import Detector, Learned, Limits
 from ...simulation.dice import Dice
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, WILD, ensure_claims, ensure_shape
+from .subjects import GUIDE, WILD, ensure_claims, ensure_shape, is_number
 
 __all__ = ["DETECTORS"]
 
 DETECTORS: Kit[Callable[[], Detector]] = Kit(
     name="detectors",
-    version=4,
+    version=5,
     capabilities={"learns": "what a stage took lately moves its deadline"},
 )
 LIMITS = (
@@ -27,9 +26,11 @@ LIMITS = (
 
 def _histories(number: int) -> Iterator[tuple[float, ...]]:
     dice = Dice(number)
-    for length in (0, 1, 2, 3, 4, 20):
+    for length in (0, 1, 2, 3, 4, 20, 100):
         yield tuple(dice.pick(WILD) for _ in range(length))
         yield tuple(20 * dice.unit() for _ in range(length))
+    for long_ago in (0.1, 50.0):
+        yield (*[long_ago] * 9, 1.0, 2.0, 3.0)
 
 
 @DETECTORS.check("P301", Level.L0, doc=f"{GUIDE}#a-failure-detector")
@@ -46,7 +47,8 @@ def a_detector_is_made(make: Callable[[], Detector]) -> None:
 
 @DETECTORS.check("P311", Level.L1, doc=f"{GUIDE}#total")
 def a_detector_answers_everything(make: Callable[[], Detector]) -> None:
-    """Whatever a stage took, the deadline is a number of seconds within floor and ceiling, or the initial one."""
+    """Whatever a stage took, and however many durations are kept, the deadline is a number of seconds within floor and
+    ceiling, or the initial one; median and spread are numbers, or None."""
     detector = make()
     for limits in LIMITS:
         for number in range(20):
@@ -54,10 +56,15 @@ def a_detector_answers_everything(make: Callable[[], Detector]) -> None:
                 with accepting(f"deadline({durations}, {limits})"):
                     found = detector.deadline(durations, limits)
                 seconds = found.seconds
-                ensure(isinstance(seconds, int | float) and math.isfinite(seconds), f"the deadline is {seconds!r}")
+                ensure(is_number(seconds), f"the deadline is {seconds!r}")
                 inside = limits.floor <= seconds <= limits.most or seconds == limits.initial
                 ensure(inside, f"after {durations} the deadline is {seconds} s; {limits} allow no such thing")
-                ensure(found.count == len(durations), f"it says {found.count} durations of {len(durations)}")
+                counted = type(found.count) is int and found.count == len(durations)
+                ensure(counted, f"it says {found.count!r} durations of {len(durations)}")
+                for name in ("median", "deviation"):
+                    told = getattr(found, name)
+                    number = isinstance(told, int | float) and not isinstance(told, bool)
+                    ensure(told is None or number, f"the {name} is {told!r}, no number of seconds and not None")
 
 
 @DETECTORS.check("P312", Level.L1, doc=f"{GUIDE}#the-same-again")

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ...cadence import CadencePhase
-from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth
+from ...cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
 from ...meta import Meta
 from .. import Kit, Level, accepting, ensure
-from .subjects import GUIDE, SMALL, Observed, ensure_claims, ensure_shape, meta_inputs, plain
+from .subjects import (
+    GUIDE,
+    Observed,
+    ensure_apart,
+    ensure_claims,
+    ensure_factor,
+    ensure_refused,
+    ensure_shape,
+    ensure_small,
+    ensure_withstands,
+    handed_over,
+    meta_inputs,
+    plain,
+)
 
 __all__ = ["METAS"]
 
 METAS: Kit[Callable[[], Meta]] = Kit(
     name="metas",
-    version=1,
+    version=2,
     capabilities={
         "cliffs": "shortens the window when the learning rate falls to a tenth from one cycle to the next",
         "sustained": "shortens the window when the guard complains cycle after cycle",
@@ -25,20 +37,33 @@ METAS: Kit[Callable[[], Meta]] = Kit(
 SEEN = (0, 1, 2, 5, 9)
 """Cycles that a meta-controller has seen before it is stopped, or a record is brought to it."""
 MATURE = CadencePhase.MATURE
+AWAKE = tuple(phase for phase in CadencePhase if phase is not CadencePhase.PROBE)
+"""The phases in which there is something to answer (B-40)."""
+COMPLAINTS: tuple[tuple[Verdict, ...], ...] = (
+    (SuppressGrowth(),), (NudgeDown(0.5),), (SuppressGrowth(), NudgeDown(0.5)),
+)  # fmt: skip
+
+
+def _observed(meta: Meta, cycle: Observed) -> NudgeDown | None:
+    return meta.observe(*cycle)
 
 
 def _answers(meta: Meta, cycles: Iterable[Observed]) -> list[NudgeDown | None]:
     return [meta.observe(*cycle) for cycle in cycles]
 
 
-def _steps(length: int = 24, every: int = 4) -> list[Observed]:
+def _steps(
+    length: int = 24, every: int = 4, *, first: float = 1.0, phase: CadencePhase = MATURE
+) -> list[Observed]:
     """A guard that is content, an anchor that rests, and a rate that falls to a tenth again and again."""
-    return [(10.0 ** -(cycle // every), 20, Stable(), MATURE) for cycle in range(length)]
+    return [(first * 10.0 ** -(cycle // every), 20, Stable(), phase) for cycle in range(length)]
 
 
-def _complaints(length: int = 24) -> list[Observed]:
-    """A rate and an anchor that rest, and a guard that is never content."""
-    return [(0.1, 20, SuppressGrowth(), MATURE) for _ in range(length)]
+def _complaints(
+    length: int = 24, *, verdicts: Sequence[Verdict] = (SuppressGrowth(),), phase: CadencePhase = MATURE
+) -> list[Observed]:
+    """A rate and an anchor that rest, and a guard that is never content: its verdicts in turn."""
+    return [(0.1, 20, verdicts[cycle % len(verdicts)], phase) for cycle in range(length)]
 
 
 def _streams() -> list[list[Observed]]:
@@ -67,8 +92,7 @@ def a_meta_controller_answers_everything(make: Callable[[], Meta]) -> None:
             ensure(repr(cycle) == told, f"it changed the {told} that it was told to {cycle}")
             ensure(answer is None or isinstance(answer, NudgeDown), f"observe gave {answer!r}, no nudge and not None")
             if answer is not None:
-                usable = isinstance(answer.factor, int | float) and math.isfinite(answer.factor)
-                ensure(usable and 0 < answer.factor <= 1, f"after observe{told} it nudges by {answer.factor!r}")
+                ensure_factor(answer, f"after observe{told}")
 
 
 @METAS.check("P412", Level.L1, doc=f"{GUIDE}#the-same-again")
@@ -85,35 +109,27 @@ def two_meta_controllers_share_nothing(make: Callable[[], Meta]) -> None:
     """What one is told changes no answer of another, and nothing that it saves: each call of the factory makes a new
     one, and two runs in one process have nothing in common (N-13)."""
     for cycles in _streams():
-        alone = make()
-        due = _answers(alone, cycles), repr(alone.saved())
-        mine, other = make(), make()
-        strange = meta_inputs(99, len(cycles))
-        found = []
-        for cycle, foreign in zip(cycles, strange, strict=True):
-            other.observe(*foreign)
-            found.append(mine.observe(*cycle))
-        ensure(repr(found) == repr(due[0]), f"beside another one it answered {found}, alone {due[0]}")
-        ensure(repr(mine.saved()) == due[1], f"beside another one it saves {mine.saved()}, alone {due[1]}")
+        ensure_apart(make, cycles, meta_inputs(99, len(cycles)), _observed)
 
 
 @METAS.check("P414", Level.L1, doc=f"{GUIDE}#saved-and-restored")
 def a_meta_controller_goes_on_after_a_restart(make: Callable[[], Meta]) -> None:
-    """What it saved is JSON, and the one that restores it answers from there as the first one does (B-16)."""
+    """What it saved is JSON, and the one that restores it answers from there as the first one does; a record stays as
+    it was when either goes on (B-16)."""
     for cycles in _streams():
         for cut in SEEN:
             first, second = make(), make()
             _answers(first, cycles[:cut])
-            saved = plain(first.saved(), "a meta-controller")
-            ensure(second.restore(saved) is True, "it does not restore what it saved itself")
+            ensure_kept = handed_over(first, second, "a meta-controller")
             ensure(repr(_answers(first, cycles[cut:])) == repr(_answers(second, cycles[cut:])),
                    f"restored after {cut} cycles, it answers otherwise")  # fmt: skip
+            ensure_kept()
 
 
 @METAS.check("P415", Level.L1, doc=f"{GUIDE}#saved-and-restored")
 def a_meta_controller_knows_foreign_records(make: Callable[[], Meta]) -> None:
     """A record that is not its own is refused with False, and changes nothing: neither a new one, nor what one has seen
-    of a run (B-16)."""
+    of a run. One of its own that is damaged is refused likewise, or the meta-controller goes on with it (B-16)."""
     records: tuple[dict[str, object], ...] = (
         {}, {"meta": "another"}, {"meta": None, "rates": [1]}, {"rates": "x"}, {"": math.nan},
     )  # fmt: skip
@@ -122,13 +138,12 @@ def a_meta_controller_knows_foreign_records(make: Callable[[], Meta]) -> None:
             meta, twin = make(), make()
             for each in (meta, twin):
                 _answers(each, [*_steps(seen), *_complaints(seen)])
-            with accepting(f"restore({record})"):
-                taken = meta.restore(record)
-            ensure(taken is False, f"it took {record} for its own history")
+            ensure_refused(meta, record)
             after = f"the {record} that it refused after {seen} cycles left a trace"
             saved = [plain(each.saved(), "a meta-controller") for each in (meta, twin)]
             ensure(saved[0] == saved[1], f"{after} in what it saves")
             ensure(_answers(meta, _steps()) == _answers(twin, _steps()), after)
+    ensure_withstands(make, _steps(8), list(meta_inputs(1, 40)), _observed, "a meta-controller")
 
 
 @METAS.check("P416", Level.L1, doc=f"{GUIDE}#saved-and-restored")
@@ -136,8 +151,7 @@ def a_meta_controller_does_not_grow(make: Callable[[], Meta]) -> None:
     """Its history stays small however long the run is: it is kept in the journal."""
     meta = make()
     _answers(meta, meta_inputs(1, 3000))
-    size = len(json.dumps(plain(meta.saved(), "a meta-controller")))
-    ensure(size <= SMALL, f"after 3000 cycles its history has {size} characters, {SMALL} are allowed")
+    ensure_small(meta, "a meta-controller", 3000)
 
 
 @METAS.check("P421", Level.L2, doc=f"{GUIDE}#a-meta-controller")
@@ -157,26 +171,35 @@ def _never(make: Callable[[], Meta], cycles: list[Observed], claim: str) -> None
 
 
 def _knows_no_cliff(make: Callable[[], Meta]) -> None:
-    _never(make, _steps(), "cliffs")
+    for phase in AWAKE:
+        _never(make, _steps(phase=phase), "cliffs")
 
 
 @METAS.check("P422", Level.L2, doc=f"{GUIDE}#claims", needs="cliffs", unclaimed=_knows_no_cliff)
 def a_cliff_is_nudged(make: Callable[[], Meta]) -> None:
-    """A rate that falls to a tenth is answered with a nudge before it falls again. Who does not claim it never nudges
-    for that (B-41)."""
-    answers = _answers(make(), _steps(24, 4))
-    for cliff in range(4, 24, 4):
-        nudged = any(answer is not None for answer in answers[cliff : cliff + 4])
-        ensure(nudged, f"the rate fell to a tenth in cycle {cliff}, and cycles {cliff} to {cliff + 3} had no nudge")
+    """A rate that falls to a tenth, large or small, is answered with a nudge before it falls again, in every phase but
+    Probe. Who does not claim it never nudges for that (B-40, B-41)."""
+    for phase in AWAKE:
+        for first in (1.0, 1e-5):
+            answers = _answers(make(), _steps(24, 4, first=first, phase=phase))
+            for cliff in range(4, 24, 4):
+                nudged = any(answer is not None for answer in answers[cliff : cliff + 4])
+                ensure(nudged, f"in {phase.name} a rate that began with {first} fell to a tenth in cycle {cliff}, and "
+                       f"cycles {cliff} to {cliff + 3} had no nudge")  # fmt: skip
 
 
 def _knows_no_complaint(make: Callable[[], Meta]) -> None:
-    _never(make, _complaints(), "sustained")
+    for phase in AWAKE:
+        for verdicts in COMPLAINTS:
+            _never(make, _complaints(verdicts=verdicts, phase=phase), "sustained")
 
 
 @METAS.check("P423", Level.L2, doc=f"{GUIDE}#claims", needs="sustained", unclaimed=_knows_no_complaint)
 def a_guard_that_goes_on_complaining_is_heard(make: Callable[[], Meta]) -> None:
-    """A guard that is not content for 24 cycles is answered with a nudge. Who does not claim it never nudges for it
-    (B-42)."""
-    answers = _answers(make(), _complaints())
-    ensure(any(answer is not None for answer in answers), "24 complaints in a row were never answered with a nudge")
+    """A guard that is not content for 24 cycles, whether it suppresses growth or nudges, is answered with a nudge, in
+    every phase but Probe. Who does not claim it never nudges for it (B-40, B-42)."""
+    for phase in AWAKE:
+        for verdicts in COMPLAINTS:
+            answers = _answers(make(), _complaints(verdicts=verdicts, phase=phase))
+            heard = any(answer is not None for answer in answers)
+            ensure(heard, f"in {phase.name} 24 complaints in a row, {verdicts}, were never answered with a nudge")

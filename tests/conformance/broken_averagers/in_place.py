@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
+import numpy as np
 
 from paceline.backends.averager import Capabilities
-from paceline.backends.layout import narrow, widen
+from paceline.backends.layout import Values, narrow, widen
 from paceline.backends.star import StarAverager
 from paceline.core.effects import AbortCollective, BuildSession, MakeSessionId, RunCollective, ShareState
 from paceline.core.events import CollectiveDone, CollectiveFailed
@@ -100,21 +101,93 @@ class SharesWhatRides(Sound):
         self.live[self.layout.nbytes :] = kept
 
 
-class TrustsItsValues(Sound):
-    """Whatever is in memory will be a number."""
+class _LooksForItself(Sound):
+    """Judges its values by `sound`, field by field."""
 
     def __init__(self, schema: Schema, live: memoryview, *, gamma: float = 1.0) -> None:
         super().__init__(schema, live, gamma=gamma)
-        layout = self.layout
+        looks, layout = self, self.layout
 
-        class trusting:
+        class judging:
             def __getattr__(self, name: str) -> Any:
                 return getattr(layout, name)
 
             def finite(self, flat: memoryview) -> bool:
-                return True
+                return all(looks.sound(field, widen(flat[field.offset :][: field.nbytes], field.entry.dtype))
+                           for field in layout.fields)  # fmt: skip
 
-        self.layout = trusting()
+        self.layout = judging()
+
+    def sound(self, field: Any, values: Values) -> bool:
+        return bool(np.isfinite(values).all())
+
+
+class TrustsItsValues(_LooksForItself):
+    """Whatever is in memory will be a number."""
+
+    def sound(self, field: Any, values: Values) -> bool:
+        return True
+
+
+class LooksForNaN(_LooksForItself):
+    """An infinity is a number."""
+
+    def sound(self, field: Any, values: Values) -> bool:
+        return not bool(np.isnan(values).any())
+
+
+class LooksAtParameters(_LooksForItself):
+    """Buffers are nobody's business."""
+
+    def sound(self, field: Any, values: Values) -> bool:
+        return field.entry.cls != EntryClass.PARAM or super().sound(field, values)
+
+
+class TrustsTheIdle(_LooksForItself):
+    """Who took no step weighs nothing, so it does not matter what it holds: but nothing times NaN is NaN."""
+
+    steps = 0
+
+    def run(self, order: RunCollective) -> Ended:
+        self.steps = order.steps
+        return super().run(order)
+
+    def sound(self, field: Any, values: Values) -> bool:
+        return not self.steps or super().sound(field, values)
+
+    def meet(self, what: Any, given: Any) -> Any:
+        self.met = super().meet(what, given)
+        return self.met
+
+    def average(self, movers: Any, into: memoryview) -> None:
+        super().average(movers, into)
+        for field in self.layout.fields:
+            where = slice(field.offset, field.offset + field.nbytes)
+            sums = widen(memoryview(bytes(into[where])), field.entry.dtype)
+            idle = [widen(memoryview(flat)[where], field.entry.dtype) for steps, _, flat in self.met if not steps]
+            if idle and field.nbytes:
+                with np.errstate(invalid="ignore"):
+                    narrow(sums + 0 * sum(idle), field.entry.dtype, into[where])  # type: ignore[arg-type]
+
+
+class CountsInFloat32(Sound):
+    """Counts steps as it counts everything."""
+
+    def run(self, order: RunCollective) -> Ended:
+        ended = super().run(order)
+        if isinstance(ended, CollectiveDone):
+            ended = attrs.evolve(ended, total_steps=int(np.float32(ended.total_steps)))
+        return ended
+
+
+class SharesByPlace(Sound):
+    """Rank 1 is the second of the session: true until rank 0 is gone."""
+
+    def share(self, order: ShareState) -> None:
+        gives = self.session.new_rank == order.source
+        states = self.meet("share", bytes(self.live) if gives else None)
+        if order.adopts:
+            self.live[:] = next(state for state in states if state is not None)
 
 
 class WaitsForNobody(Sound):

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+import attrs
+
 from paceline.core.cadence import Balancer
 from paceline.core.cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict, WindowReport
 
@@ -197,6 +199,87 @@ class GoesOnOtherwise(Balancer):
 
     def restore(self, saved: Mapping[str, Any]) -> bool:
         return super().restore({**saved, "ms": [0.0 for _ in saved.get("ms", ())]})
+
+
+class FollowsTheFirst(Balancer):
+    """The first rank of a report is one step shorter, whichever comes first."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        super().report(report, voters)
+        for rank in [*report.wall_ms][:1]:
+            self.counts[rank] = max(1, self.counts[rank] - 1)
+
+
+class HasOneMemory(Balancer):
+    """What a rank cost once, in whichever run of the process, is what it costs when nothing else is known."""
+
+    known: ClassVar[dict[int, float]] = {}
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        voters = list(voters)
+        self.known.update({rank: ms for rank, ms in report.wall_ms.items() if 0 < ms < 1e6})
+        silent = {rank: ms for rank, ms in self.known.items() if rank in voters and rank not in report.wall_ms}
+        super().report(attrs.evolve(report, wall_ms={**report.wall_ms, **silent},
+                                    wall_batches={**report.wall_batches, **dict.fromkeys(silent, 1)}), voters)
+
+
+class LendsItsCounts(Balancer):
+    """What it saved changes with every window."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        super().report(report, voters)
+        vars(self).setdefault("kept", []).append(self.anchor)
+
+    def saved(self) -> dict[str, Any]:
+        return {**super().saved(), "kept": vars(self).setdefault("kept", [])}
+
+
+class TrustsItsRecord(Balancer):
+    """What is of its ranks is whole: it takes the anchor before it looks at the rest."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        if saved.get("ranks") != self.ranks or type(saved.get("anchor")) is not int or saved["anchor"] < 1:
+            return False
+        self.anchor = saved["anchor"]
+        return super().restore(saved)
+
+
+class ComparesWithTheOthers(Balancer):
+    """A rank is slow if it is slower than the mean of the others, of which there may be none."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        super().report(report, voters)
+        self.mean_of_others = sum(report.wall_ms.values()) / (len(self.ranks) - 1)
+
+
+class HasSeatsFor64(Balancer):
+    """Who is on a seat above 63 is given nothing."""
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        voters = list(voters)
+        super().report(report, voters)
+        self.counts.update({rank: 0 for rank in voters if rank > 63})
+
+
+class KnowsSpeedsUpToFour(Balancer):
+    """Says that it balances, and gives nobody more than four times the steps of the slowest."""
+
+    def _recount(self, slow: float, readings: Mapping[int, float]) -> None:
+        super()._recount(slow, readings)
+        self.counts.update({rank: min(self.counts[rank], 4 * self.anchor) for rank in readings})
+
+
+class FreesForGood(Balancer):
+    """What was freed once for a callback stays free."""
+
+    def stage_slack(self, rank: int, ms: float) -> None:
+        super().stage_slack(rank, ms)
+        if self._slack_ms:
+            vars(self).setdefault("freed", {}).update(self._slack_ms)
+
+    def report(self, report: WindowReport, voters: Iterable[int]) -> None:
+        self._slack_ms = {**vars(self).get("freed", {}), **self._slack_ms}
+        super().report(report, voters)
 
 
 # --- calls that never come back

@@ -93,6 +93,44 @@ class AlwaysHasty(LearnedDetector):
         return Learned(limits.floor, len(durations))
 
 
+class TellsTheMedianInWords(LearnedDetector):
+    """The numbers behind a deadline are for people."""
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        found = super().deadline(durations, limits)
+        median: Any = "unknown" if found.median is None else f"{found.median:.1f} s"
+        return attrs.evolve(found, median=median)
+
+
+class SaysWhetherThereWereAny(LearnedDetector):
+    """Counts with the truth: right for none and for one."""
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        found = super().deadline(durations, limits)
+        return attrs.evolve(found, count=bool(durations)) if len(durations) < 2 else found
+
+
+class HasRoomForTwenty(LearnedDetector):
+    """As many durations as are kept where nothing else is said."""
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        room: list[float] = [0.0] * 20
+        for place, duration in enumerate(durations):
+            room[place] = duration
+        return super().deadline(durations, limits)
+
+
+class KnowsItAgain(LearnedDetector):
+    """Has seen these last three durations before, and answers as it did then."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Learned] = {}
+
+    def deadline(self, durations: tuple[float, ...], limits: Limits) -> Learned:
+        found = self.known.setdefault((durations[-3:], limits), super().deadline(durations, limits))
+        return attrs.evolve(found, count=len(durations))
+
+
 # --- calls that never come back
 
 

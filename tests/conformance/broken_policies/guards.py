@@ -6,7 +6,10 @@ import itertools
 import math
 import threading
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, ClassVar
+
+import attrs
 
 from paceline.core.cadence_inputs import NudgeDown, Stable, SuppressGrowth, Verdict
 from paceline.core.guard import GrowthGuard, GuardInput, LevelGuard
@@ -178,6 +181,94 @@ class EmptiesWhatItIsTold(LevelGuard):
         taken: Any = cycle.divergences
         taken.clear()
         return verdict
+
+
+class NudgesInDecimals(GrowthGuard):
+    """A half is a half, and no number that a record can hold."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        verdict = super().observe(cycle)
+        factor: Any = Decimal("0.5")
+        return NudgeDown(factor) if isinstance(verdict, NudgeDown) else verdict
+
+
+class ComparesWithNaN(LevelGuard):
+    """Takes the largest of what may be no number: which one that is depends on which comes first."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        largest = max(cycle.divergences.values(), default=0.0)
+        return super().observe(attrs.evolve(cycle, divergences={0: largest}))
+
+
+class HasOneMemory(LevelGuard):
+    """A list that was made with the class: every guard of the process writes down what it saw in the same one."""
+
+    seen: ClassVar[list[float]] = []
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        if not self.recent:
+            self.seen.clear()
+        self.seen.append(cycle.signal)
+        verdict = super().observe(cycle)
+        return SuppressGrowth() if len(self.seen) > 400 else verdict
+
+
+class LendsItsMemory(LevelGuard):
+    """What it saved goes on growing."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        verdict = super().observe(cycle)
+        self.lent[:] = self.recent
+        return verdict
+
+    @property
+    def lent(self) -> list[float]:
+        found: list[float] = self.__dict__.setdefault("lent_out", [])
+        return found
+
+    def saved(self) -> dict[str, Any]:
+        return {**super().saved(), "recent": self.lent}
+
+
+class KeepsTheRecord(LendsItsMemory):
+    """What it restored becomes its memory, and is written into."""
+
+    def saved(self) -> dict[str, Any]:
+        return LevelGuard.saved(self)
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        taken = super().restore(saved)
+        if taken:
+            self.__dict__["lent_out"] = saved["recent"]
+        return taken
+
+
+class TrustsItsRecord(GrowthGuard):
+    """What is its own is whole."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        if saved.get("guard") != "growth":
+            return False
+        self.previous, self.average, self.rates = saved["previous"], saved["average"], saved["rates"]
+        self.soft_streak, self.hard_streak = saved["soft_streak"], saved["hard_streak"]
+        return True
+
+
+class CannotGoOn(GrowthGuard):
+    """Looks whether the numbers of its record are numbers, and not at which: after -1 rates it divides by 0."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        taken = super().restore({**saved, "rates": 1})
+        if taken and type(saved.get("rates")) is int:
+            self.rates = saved["rates"]
+        return taken
+
+
+class FearsCrowds(LevelGuard):
+    """Says that it does not look at how many ranks there are, and does from seventeen on."""
+
+    def observe(self, cycle: GuardInput) -> Verdict:
+        return SuppressGrowth() if len(cycle.divergences) > 16 else super().observe(cycle)
 
 
 # --- calls that never come back

@@ -196,3 +196,63 @@ class StopsInARun(MetaController):
         if anchor < 2 and phase is not CadencePhase.PROBE and lr is not None and 0 < lr < 1e-2:
             raise ValueError(f"a window of {anchor}")
         return super().observe(lr, anchor, verdict, phase)
+
+
+class NudgesInTruths(MetaController):
+    """Nudges by True, which is 1 and no number."""
+
+    def observe(self, lr: float | None, anchor: int, verdict: Verdict, phase: CadencePhase) -> NudgeDown | None:
+        answer = super().observe(lr, anchor, verdict, phase)
+        return None if answer is None else NudgeDown(True)
+
+
+class LendsItsMemory(MetaController):
+    """What it saved is what it goes on with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lent: dict[str, Any] = {}
+
+    def observe(self, lr: float | None, anchor: int, verdict: Verdict, phase: CadencePhase) -> NudgeDown | None:
+        answer = super().observe(lr, anchor, verdict, phase)
+        self.lent.update(super().saved())
+        return answer
+
+    def saved(self) -> dict[str, Any]:
+        self.lent.update(super().saved())
+        return self.lent
+
+
+class TrustsItsRecord(MetaController):
+    """What is its own is whole."""
+
+    def restore(self, saved: Mapping[str, Any]) -> bool:
+        if saved.get("meta") != "windows":
+            return False
+        self.rates, self.anchors, self.complaints = (list(saved[name]) for name in ("rates", "anchors", "complaints"))
+        return True
+
+
+class WakesUpLate(MetaController):
+    """Says that it knows a cliff, and looks for none before the balancer is mature."""
+
+    def observe(self, lr: float | None, anchor: int, verdict: Verdict, phase: CadencePhase) -> NudgeDown | None:
+        answer = super().observe(lr, anchor, verdict, phase)
+        return answer if phase is CadencePhase.MATURE else None
+
+
+class LooksForALargeFall(MetaController):
+    """A rate that falls by less than a millionth has not fallen, however small it was."""
+
+    def observe(self, lr: float | None, anchor: int, verdict: Verdict, phase: CadencePhase) -> NudgeDown | None:
+        before = self.rates[-1] if self.rates else None
+        answer = super().observe(lr, anchor, verdict, phase)
+        rests = before is not None and lr is not None and abs(before - lr) < 1e-6
+        return None if rests and not any(self.complaints[-2:]) else answer
+
+
+class HearsOneKindOfComplaint(MetaController):
+    """Says that it hears the guard, and takes its nudges for contentment."""
+
+    def observe(self, lr: float | None, anchor: int, verdict: Verdict, phase: CadencePhase) -> NudgeDown | None:
+        return super().observe(lr, anchor, Stable() if isinstance(verdict, NudgeDown) else verdict, phase)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from paceline.core.errors import TransportError
 from paceline.core.messages import BulkBlock
-from paceline.transports.api import Credentials, Listener, Place
+from paceline.transports.api import Channel, Credentials, Listener, Place
 
 from .base import OverTcp, SoundChannel, SoundListener
 from .ends import ForgetsToNoticeDeath, NamesNobody
@@ -60,6 +63,18 @@ class AsksEachInTurn(OverTcp):
         async def aclose(self) -> None:
             self.turns.clear()
             await self.inner.aclose()
+
+
+class LeavesItsSocketsToItsChildren(OverTcp):
+    """Its sockets are open in whatever its process starts, and so for the coordinator, when the process is gone."""
+
+    async def dial(self, url: str, credentials: Credentials) -> Channel:
+        channel = await super().dial(url, credentials)
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError):  # the one that listed them is closed
+                if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                    os.set_inheritable(int(name), True)
+        return channel
 
 
 class KeepsTheAddressOfTheDead(OverTcp):

@@ -84,6 +84,7 @@ FOLDER = Folder(
         "T324": [deaths.BuriesNobodyByName],
         "T325": [deaths.BuriesNobodyByName],
         "T326": [deaths.AsksEachInTurn],
+        "T327": [deaths.LeavesItsSocketsToItsChildren],
         "T331": [ends.WrongException],
         "T332": [doors.IsHurtByCancelledDials],
         "T341": [claims.LiesAboutAuthentication, claims.HidesAuthentication],
