@@ -43,17 +43,21 @@ class FlatModel:
     """
 
     def __init__(self, model: nn.Module, schema: Schema) -> None:
-        difference = schema.first_difference(schema_of(model))
-        if difference is not None:
-            raise ConfigError(f"the model does not fit the schema of the run: {difference} (R-3)")
         self.model = model
         self.schema = schema
+        self.check()
         self.schema_hash = schema.hash()
         self.riding = FlatLayout.riding(schema)
         self.whole = FlatLayout.whole(schema)
         self.static = FlatLayout.static(schema)
         self._free: list[memoryview] = []
         self._alive: list[Snapshot] = []
+
+    def check(self) -> None:
+        """Raise `ConfigError` with the first entry in which the model, as it is now, differs from the run's (R-3)."""
+        difference = self.schema.first_difference(schema_of(self.model))
+        if difference is not None:
+            raise ConfigError(f"the model does not fit the schema of the run: {difference} (R-3)")
 
     def snapshot(self, into: memoryview | None = None) -> Snapshot:
         """Copy all riding entries, deep (W-26). Without `into` the memory comes from two buffers that are reused;

@@ -79,8 +79,8 @@ class Session:
 
     Raises `ConfigError` for a data set or model that cannot be trained, `TransportError` if no coordinator answers,
     `RefusedError` if it refuses this rank, `CheckpointError` for an `optimizer_file` that is not its own. The loop
-    raises `StallError` when the run gave up, or was over before this rank had its consensus, and `TransportError` when
-    the coordinator is lost.
+    raises `StallError` when the run gave up, or was over before this rank had its consensus, `TransportError` when the
+    coordinator is lost, and `ConfigError` when the model is no longer the one with which the run began.
     """
 
     def __init__(
@@ -402,6 +402,8 @@ class Session:
         if order.reset_optimizer:
             self.optimizer.state.clear()
             self._tracer.note("optimizer_reset", {"cycle": order.cycle, "outcome": Outcome(order.outcome).name})
+        if order.outcome == Outcome.REFUSED:
+            self._flat.check()  # one that is another model by now is refused for ever, and trains in vain (R-3)
 
     def _act(self, order: fx.Evaluate | fx.FireCallback) -> None:
         """A callback of the user. Its time goes into the next step, out of which the coordinator takes it (K-18)."""

@@ -100,7 +100,9 @@ class ConsensusReceiver:
         if self._result is None or not self.complete:
             raise LocalProtocolError(f"only {self._arrived} of {len(self._layout.blocks)} blocks are here; wait")
         result = self._result
-        flat = self._memory if result.bytes else None
+        # Where nothing rides, a consensus has no bytes and is one all the same: a rank owes its name (C-18).
+        empty = self._layout.nbytes == 0 and result.outcome != Outcome.UNREALIZED
+        flat = self._memory if result.bytes or empty else None
         return Staged(result.outcome, result.total_steps, result.refusal, flat)
 
     def _mine(self, block: BulkBlock) -> bool:

@@ -6,6 +6,7 @@ book's entry of this rank and three counters of the coordinator, and never looks
 
 from __future__ import annotations
 
+from itertools import islice
 from math import isfinite
 from typing import Any
 
@@ -208,9 +209,9 @@ class Peer(Attachment):
         """Free the plans; what was not trained of them returns, loudly (D-9)."""
         co = self.co
         self._progress("Metrics")
-        epoch = co.book.ranks[self.rank].plans[0].plan.epoch
+        ended = [entry.slice for entry in islice(co.book.ranks[self.rank].plans, len(event.plan_ids))]
         short = co.book.complete(self.rank, event.plan_ids)
-        co.desk.completed(self.rank, epoch, event)
+        co.desk.completed(self.rank, ended[0].epoch, event, [(part.first, part.count) for part in ended])
         co.actions.entered(self)
         if short:
             co.returned = True

@@ -121,6 +121,11 @@ class Book:
         """Batches of an epoch (D-3)."""
         return batches_in(self.length(epoch), self.batch_size, self.drop_last)
 
+    def picks_in(self, epoch: int) -> Callable[[int, int], int]:
+        """How many picks so many batches of an epoch from one on are, as a function of the first and their number."""
+        size, length = self.batch_size, self.length(epoch)
+        return lambda first, count: picks_of(first, count, size, length)[1]
+
     def open_pool(self, epoch: int, voters: Sequence[int], counts: Mapping[int, int] | None) -> Pool:
         """The pool of an epoch, created at its first use with spans for the voters of that moment (D-3, D-4). Without
         voters every batch counts as out already: a run of whole shares books them at once (D-17)."""
@@ -329,6 +334,12 @@ class Book:
             entry.slice.count - entry.done
             for rank in sorted(self.ranks) for entry in self.ranks[rank].plans if entry.slice.epoch == epoch
         )  # fmt: skip
+
+    def unmerged(self, rank: int, epoch: int) -> tuple[list[Range], list[Range]]:
+        """Batches of an epoch that a rank has trained and no consensus contains, and all those of plans it has."""
+        held = self.holdings(rank)
+        trained = [(run.first, run.count) for run in held.trained if run.epoch == epoch]
+        return trained, [(e.slice.first, e.slice.count) for e in held.plans if e.slice.epoch == epoch]
 
     def uncovered(self, epoch: int) -> list[Range]:
         """Batches of an open epoch that no consensus contains, ascending, merged (K-10)."""

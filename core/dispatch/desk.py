@@ -300,11 +300,12 @@ class Desk:
             self.tallies[epoch] = EpochTally(opened_at=self.co.now)
         return self.tallies[epoch]
 
-    def completed(self, rank: int, epoch: int, metrics: Metrics) -> None:
-        """Keep the metrics of a chunk (K-20) and remember whom to serve (C-3.11). `epoch` is that of the plan: a label
-        that a rank made up would open the tally of an epoch that does not exist, and nothing would ever close it."""
+    def completed(self, rank: int, epoch: int, metrics: Metrics, parts: Sequence[Range] = ()) -> None:
+        """Keep the metrics of a chunk (K-20), which is made of these batches, and remember whom to serve (C-3.11).
+        `epoch` is that of the plan: a label that a rank made up would open the tally of an epoch that does not exist,
+        and nothing would ever close it."""
         if epoch in self.co.book.pools:
-            self.tally(epoch).add(rank, metrics)
+            self.tally(epoch).add(rank, metrics, parts, self.co.book.picks_in(epoch))
         self.awaiting.append(rank)
 
     def note_divergence(self, epoch: int, largest: float) -> None:
@@ -313,15 +314,16 @@ class Desk:
             self.tally(epoch).diverged(largest)
 
     def note_covered(self, covered: Iterable[Covered]) -> None:
-        """Where each pick was finally trained (K-20)."""
-        book, known, total, short = self.co.book, -1, 0, 0
+        """Where each pick was finally trained, and what of the chunks can come into no consensus any more (K-20)."""
+        book, known = self.co.book, -1
         for rank, epoch, first, count in covered:
             if epoch != known:  # what a finish covers is of one epoch, as a rule
-                known, tally, total = epoch, self.tally(epoch), book.total(epoch)
-                short = max(0, total * book.batch_size - book.length(epoch))  # what its last batch lacks (D-3)
-            seen = tally.of(rank)
-            seen.covered += count * book.batch_size - (short if first + count == total else 0)
-            seen.covered_batches += count
+                known, tally, picks = epoch, self.tally(epoch), book.picks_in(epoch)
+            tally.of(rank).cover(first, count, picks)
+        for epoch, tally in self.tallies.items():
+            for rank, seen in tally.ranks.items():
+                if seen.waiting or seen.early:
+                    seen.settle(*book.unmerged(rank, epoch))
 
     def tell_parts(self) -> None:
         """O-5: a record of an open epoch whenever another part of it is covered, `reports_per_epoch` in all."""

@@ -22,7 +22,7 @@ from paceline.core.simulation.action import act
 
 from support import duties
 from support.cohort import Cohort, Fault
-from support.field import QUICK, pass_time
+from support.field import QUICK, averaged, pass_time
 from support.hand import Hand, alerts, messages, named
 from support.rank import Rank
 from support.resuming import resumed
@@ -109,16 +109,6 @@ def test_runs_of_any_size_train_what_the_ones_before_them_left(worlds: list[int]
 
 
 # --- joining (C6) -----------------------------------------------------------------------------------------------------
-
-
-def averaged(hand: Hand) -> None:
-    """One average in which who joins is the first to acknowledge: nobody waits for it."""
-    ranks = hand.co.cycle.participants
-    for rank in ranks:
-        hand.ready(rank)
-    hand.reduce()
-    for rank in reversed(ranks):
-        hand.ack(rank)
 
 
 @pytest.mark.parametrize("first", ["hello", "completion", "acks"])
@@ -222,7 +212,7 @@ def test_a_long_evaluation_is_no_silence_and_no_stall() -> None:
 
 
 def test_an_evaluation_over_nothing_is_answered_and_counts_for_nothing() -> None:
-    """F80, K-14, K-16: a count of 0 is no metric, and nobody waits for one."""
+    """F80, F20, K-14, K-16: a count of 0 is no metric, neither 0 nor NaN, and nobody waits for one."""
     run = duties.hand()
     duties.armed(run, duties.EVAL)
     run.average()

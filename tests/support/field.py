@@ -34,3 +34,13 @@ def work(hand: Hand, rank: int, **fields: Any) -> None:
     while (head := hand.co.book.head(rank)) is not None:
         hand.step(rank, head.slice.count - head.done, **fields)
         hand.complete(rank)
+
+
+def averaged(hand: Hand) -> None:
+    """One average in which who joins is the first to acknowledge: nobody waits for it."""
+    ranks = hand.co.cycle.participants
+    for rank in ranks:
+        hand.ready(rank)
+    hand.reduce()
+    for rank in reversed(ranks):
+        hand.ack(rank)

@@ -158,9 +158,9 @@ def what_is_in_hand_counts_as_done(patch: Patch) -> None:
 def durations_are_maximised(patch: Patch) -> None:
     """The time of a rank in an epoch is that of its longest chunk."""
 
-    def change(completed: Any, desk: Desk, rank: int, epoch: int, metrics: m.Metrics) -> None:
+    def change(completed: Any, desk: Desk, rank: int, epoch: int, metrics: m.Metrics, *parts: Any) -> None:
         before = desk.tally(epoch).of(rank).epoch_ms
-        completed(desk, rank, epoch, metrics)
+        completed(desk, rank, epoch, metrics, *parts)
         desk.tally(epoch).of(rank).epoch_ms = max(before, metrics.epoch_ms)
 
     around(patch, Desk, "completed", change)
@@ -170,8 +170,8 @@ def durations_are_maximised(patch: Patch) -> None:
 def the_ranks_label_counts(patch: Patch) -> None:
     """Metrics are kept under whatever epoch the rank names."""
 
-    def change(completed: Any, desk: Desk, rank: int, epoch: int, metrics: m.Metrics) -> None:
-        completed(desk, rank, metrics.epoch, metrics)
+    def change(completed: Any, desk: Desk, rank: int, epoch: int, metrics: m.Metrics, *parts: Any) -> None:
+        completed(desk, rank, metrics.epoch, metrics, *parts)
 
     around(patch, Desk, "completed", change)
 

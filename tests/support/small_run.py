@@ -117,10 +117,10 @@ class SmallRun:
             self.records.append(record)
             self._news.notify_all()
 
-    def until(self, event: str) -> None:
-        """Wait for a record of this name."""
+    def until(self, event: str, count: int = 1) -> None:
+        """Wait for so many records of this name."""
         with self._news:
-            assert self._news.wait_for(lambda: self.named(event), PATIENCE_S), f"no {event}"
+            assert self._news.wait_for(lambda: len(self.named(event)) >= count, PATIENCE_S), f"no {event}"
 
     def named(self, event: str) -> list[dict[str, Any]]:
         """All records of a name."""

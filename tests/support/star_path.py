@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -126,8 +126,15 @@ def layer(seed: int, size: int = 8) -> nn.Module:
 @asynccontextmanager
 async def path(*sizes: int, idle: tuple[int, ...] = (), kind: Kind = MEMORY) -> AsyncIterator[Way]:
     """One rank per size of model; the links of `idle` ranks do not run yet."""
+    async with path_of(*(layer(rank, size) for rank, size in enumerate(sizes)), idle=idle, kind=kind) as made:
+        yield made
+
+
+@asynccontextmanager
+async def path_of(*models: nn.Module, idle: tuple[int, ...] = (), kind: Kind = MEMORY) -> AsyncIterator[Way]:
+    """One rank per model; the schema of the run is that of rank 0, and nobody asks the others at a door for theirs."""
     async with meeting(kind) as met:
-        ranks = [Trainer(rank, layer(rank, size), *await met.join()) for rank, size in enumerate(sizes)]
+        ranks = [Trainer(rank, model, *await met.join()) for rank, model in enumerate(models)]
         schema = ranks[0].flat.schema
         server = StarServer(lambda: schema, lambda known: StarAverager(known))
         told = Told()
@@ -169,13 +176,28 @@ def adopt(trainer: Trainer, cycle: int = 1) -> None:
 
 async def one_cycle(p: Way, cycle: int = 1) -> None:
     """Rank 0 averages alone and adopts the result."""
-    trainer, key = p.ranks[0], attrs.evolve(PARAMS, cycle=cycle)
-    p.open(0, key=key)
-    if trainer.snapshot is not None:
-        trainer.flat.release(trainer.snapshot)
-    trainer.offer(2, cycle=cycle)
-    p.admit(0, 2, key)
-    await trainer.until(ev.ConsensusStaged, cycle)
-    adopt(trainer, cycle)
-    trainer.link.adopted()
+    await whole_cycle(p, {0: 2}, cycle)
+
+
+async def whole_cycle(
+    p: Way, steps: Mapping[int, int], cycle: int = 1, *, observers: tuple[int, ...] = ()
+) -> list[ev.ConsensusStaged]:
+    """Ranks with so many steps average, and adopt what they are sent, if anything; gives what was staged, ascending,
+    observers last."""
+    key = attrs.evolve(PARAMS, cycle=cycle)
+    p.open(*steps, observers=observers, key=key)
+    there = [p.ranks[rank] for rank in (*steps, *observers)]
+    before = [len(trainer.of(ev.ConsensusStaged)) for trainer in there]
+    for trainer in there:
+        if trainer.snapshot is not None:
+            trainer.flat.release(trainer.snapshot)
+        trainer.offer(steps.get(trainer.rank, 0), cycle=cycle, observer=not steps.get(trainer.rank))
+        if trainer.rank in steps:
+            p.admit(trainer.rank, steps[trainer.rank], key)
+    told = [await trainer.until(ev.ConsensusStaged, known + 1) for trainer, known in zip(there, before, strict=True)]
+    for trainer in there:
+        if trainer.link.take(cycle)[0] is not None:
+            adopt(trainer, cycle)
+            trainer.link.adopted()
     p.server.perform(fx.CloseRound(key))
+    return told
