@@ -14,7 +14,7 @@ import io
 import re
 import tokenize
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,8 @@ RULE = re.compile(r"(?<![\w-])(?:[CWGBDMRKNOV]-\d+|I\d+)(?![\w-]*\w)")
 """An id as a citation: `C-15`, also in `C-15.7`, and `I44`."""
 OLD_WAYS = re.compile(r"\b17\.([12]) (#\d+(?:(?:,| and|, and) #\d+)*)")
 """Faults of older systems, as in `17.1 #3 and #4`."""
+MAY_CITE = re.compile(r"\b(?:[A-Z]-?\d|17\.\d)")
+"""What every id has, those of field cases (field_cases.py) too."""
 
 
 class Rule(NamedTuple):
@@ -91,9 +93,20 @@ def code_citations() -> Citations:
 
 
 @functools.cache
-def test_citations() -> Citations:
-    """Per id the tests that cite it. Ids in the data of a test are no citations."""
+def test_citations(ids: Callable[[str], set[str]] = cited) -> Citations:
+    """Per id the tests that cite it; `ids` finds those of a text. Ids in the data of a test are no citations, nor are
+    those of its module, which would go on citing when the test is gone."""
     found: Citations = {}
+    for place, text in _tests():
+        for name in ids(text):
+            found.setdefault(name, set()).add(place)
+    return found
+
+
+@functools.cache
+def _tests() -> list[tuple[Place, str]]:
+    """Every test with what is said in it."""
+    found: list[tuple[Place, str]] = []
     for path in sorted((ROOT / TESTS).rglob("test_*.py")):
         source = path.read_text(encoding="utf-8")
         comments = _comments(source)
@@ -101,9 +114,7 @@ def test_citations() -> Citations:
             if not name.rpartition(".")[2].startswith("test_"):
                 continue
             texts = [text for line, text in comments if node.lineno <= line <= (node.end_lineno or line)]
-            texts += _said(node)
-            for rule in cited("\n".join(texts)):
-                found.setdefault(rule, set()).add(Place(path.relative_to(ROOT).as_posix(), name))
+            found.append((Place(path.relative_to(ROOT).as_posix(), name), "\n".join([*texts, *_said(node)])))
     return found
 
 
@@ -138,7 +149,7 @@ def _said(function: ast.stmt) -> Iterator[str]:
 
 def _comments(source: str) -> list[tuple[int, str]]:
     """Comments by their lines, of a file in which one may cite: to tell comments from text takes longest of all."""
-    if not any(cited(line.partition("#")[2]) for line in source.splitlines() if "#" in line):
+    if not any(MAY_CITE.search(line.partition("#")[2]) for line in source.splitlines() if "#" in line):
         return []
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
@@ -224,11 +235,15 @@ def page() -> str:
     return "\n".join(out)
 
 
+def features() -> list[str]:
+    """What rules, or parts of them, wait for."""
+    waited_for = [[rule.later, *dict(rule.lacks).values()] for rule in rules().values()]
+    return list(dict.fromkeys(feature for each in waited_for for feature in each if feature))
+
+
 def _waiting(known: list[Rule]) -> Iterator[str]:
     """A line per feature that rules wait for, with these rules and with those that lack a part until then."""
-    waited_for = [[rule.later, *dict(rule.lacks).values()] for rule in known]
-    features = dict.fromkeys(feature for each in waited_for for feature in each if feature)
-    for feature in features:
+    for feature in features():
         whole = _links(rule for rule in known if rule.later == feature)
         part = _links(rule for rule in known if feature in dict(rule.lacks).values())
         yield f"- {feature}: {whole}" + (f"; a part of {part}" if part else "")

@@ -39,9 +39,10 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments that a page's headings make, as GitHub forms them."""
+    """The fragments that a page's headings make, as GitHub forms them, and those that its tables set."""
     titles = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    set_in_tables = re.findall(r'<a id="([^"]+)"></a>', prose(page))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles} | set(set_in_tables)
 
 
 def blocks(page: Path, language: str) -> list[str]:

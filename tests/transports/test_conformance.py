@@ -69,8 +69,9 @@ has none is looked at."""
 @pytest.mark.parametrize("check", KIT.checks, ids=lambda check: f"{check.id}-{check.name}")
 @pytest.mark.parametrize("name", BENCHES)
 def test_the_kit(name: str, check: Check[Any]) -> None:
-    """N-2, N-3, N-4, N-5, N-22, N-25, N-26, N-29, M-5, M-8, M-17, M-53, W-21, W-24, 17.1 #24; field cases F13, F61,
-    F64, F76, F87: each check says which. Nothing is left out without a reason that stands here."""
+    """N-2, N-3, N-4, N-5, N-22, N-25, N-26, N-29, M-5, M-8, M-17, M-53, W-21, W-24, 17.1 #24: each check says which.
+    Field cases F13 (T322 to T324), F61 (T320), F64 (T326), F76 (T342, T343), F87 (T105, T231). Nothing is left out
+    without a reason that stands here."""
     bench = SPECIAL.get((name, check.id), BENCHES[name])
     (outcome,) = conform(bench, only=[check.id]).outcomes
 
