@@ -40,6 +40,10 @@ SITES: dict[str, str] = {
     "the coordinator dies in a finish": "the coordinator is killed between two effects of a finish",
     "the coordinator dies in a cycle": "the coordinator is killed when a cycle is pending",
     "the end of the journal is lost": "a coordinator comes back without the last that it had kept",
+    "its steps outlive its seat": "a process is killed with a step under way, and another one has its seat before that "
+                                  "arrives",
+    "its evidence outlives its seat": "a process is killed with evidence of a cycle under way, and another one has its "
+                                      "seat before that arrives",
 }
 
 
@@ -95,12 +99,12 @@ def profile(name: str) -> Profile:
 
 
 def draw_plan(wild: Profile, dice: Dice, *, wire: bool = True) -> Plan:
-    """Swarm choice: what of a profile one run meets; `wire`: there are frames that can be struck."""
+    """Swarm choice: what of a profile one run meets; `wire`: there are frames that can be struck. Sites are drawn last,
+    so that a new one behind the others changes nothing of a run that does not have it."""
     chosen = [(kind, weight * 4.0 ** dice.below(4)) for kind, weight in wild.weights.items() if not dice.chance(OFF)]
     chosen = [(kind, weight) for kind, weight in chosen if wire or kind not in WIRE]
-    sites = frozenset(site for site in SITES if wild.sites and dice.chance(ACTIVE))
+    every, loss = wild.every * dice.pick((0.5, 1.0, 2.0, 6.0)), 0.0 if dice.chance(OFF) else wild.loss * dice.unit()
     return Plan(
-        kinds=tuple(kind for kind, _ in chosen), weights=tuple(weight for _, weight in chosen),
-        every=wild.every * dice.pick((0.5, 1.0, 2.0, 6.0)), sites=sites,
-        loss=0.0 if dice.chance(OFF) else wild.loss * dice.unit(),
+        kinds=tuple(kind for kind, _ in chosen), weights=tuple(weight for _, weight in chosen), every=every, loss=loss,
+        sites=frozenset(site for site in SITES if wild.sites and dice.chance(ACTIVE)),
     )  # fmt: skip

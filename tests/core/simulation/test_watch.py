@@ -205,6 +205,43 @@ def test_what_is_said_again_is_the_same_word() -> None:
         watch.see([Turn(COORDINATOR, ev.Tick(), (beacon(2, phase=2),))], 2.0, None)
 
 
+def test_evidence_of_another_attempt_takes_no_step() -> None:
+    """I3, N-6: nor does that of a cycle that is over; what a coordinator that was started anew has yet to open is not
+    known, and to order a transfer is no step of a cycle."""
+    key, stale = m.RoundKey(generation=1, cycle=2, kind=m.RoundKind.PARAMS), fx.AdmitContribution
+    watch = Watch(Config())
+
+    def hear(cycle: int, attempt: int, *effects: Any) -> None:
+        aborted = ev.RoundAborted(attrs.evolve(key, cycle=cycle), attempt, "the averager raised")
+        watch.see([Turn(COORDINATOR, aborted, effects)], 1.0, 5.0)
+
+    watch.see([Turn(COORDINATOR, ev.Tick(), (fx.OpenRound(key, 1, (), ()),))], 1.0, 5.0)
+    hear(2, 1, stale(key, 1, 0, 3))
+    hear(2, 0, fx.OpenRound(m.transfer_key(1, 1), 0, (), ()))
+    for cycle, attempt in ((2, 0), (1, 1)):
+        with pytest.raises(Violation, match=f"I3: RoundAborted of cycle {cycle}, attempt {attempt}, led to"):
+            hear(cycle, attempt, stale(key, 1, 0, 3))
+    watch.see([Turn(COORDINATOR, ev.OperatorRequest(ev.Operator.START), ())], 2.0, 5.0)
+    hear(2, 0, stale(key, 0, 0, 3))
+
+
+def test_no_news_of_an_old_link_or_life_leads_to_anything() -> None:
+    """I3, M-17: the end of a connection that was replaced, and whatever is told late of a life that is over."""
+    watch, told = Watch(Config()), (fx.Emit("Custom", {}),)
+    watch.links[0, 1] = 7
+    for event in (ev.LinkLost(0, 1, "reset", 7), ev.LinkLost(0, 1, "reset"), ev.SendFailed((0, 1, 3), 7),
+                  ev.ProcessExited(0, 1, 9)):  # fmt: skip
+        watch.see([Turn(COORDINATOR, event, told)], 1.0, 5.0)
+    late = [ev.LinkLost(0, 1, "reset", 6), ev.SendFailed((0, 1, 3), 6)]
+    watch.ended.add((1, 1))
+    for event in (*late, ev.LinkLost(1, 1, "reset", 8), ev.SendFailed((1, 1, 3), 8), ev.ProcessExited(1, 1, 9)):
+        watch.cut.clear()
+        watch.see([Turn(COORDINATOR, event, ())], 1.0, 5.0)
+        assert not watch.cut
+        with pytest.raises(Violation, match=r"^I3: .* is no news of a life that goes on"):
+            watch.see([Turn(COORDINATOR, event, told)], 1.0, 5.0)
+
+
 def test_a_finish_that_comes_with_the_time_alone_is_seen() -> None:
     """I31: whoever is lost in it is lost behind it."""
     finish = finished(4)
