@@ -4,7 +4,7 @@ A *profile* says how wild a run may be. What one run of it is like is drawn from
 with a probability of 40 %, and the others have wildly different weights (swarm testing), since a run with everything at
 once hides what two faults alone would show. A *site* is a moment at which a fault is worst, such as between a snapshot
 and its acknowledgement. Each is switched on in one run of four and then strikes one time of four (as FoundationDB's
-BUGGIFY does), a few times at most.
+BUGGIFY does), or each time if its moment is seldom, a few times at most.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import attrs
 from ..errors import ConfigError
 from .dice import Dice
 
-__all__ = ["PROFILES", "SITES", "Plan", "Profile", "draw_plan", "profile"]
+__all__ = ["PROFILES", "SELDOM", "SITES", "Plan", "Profile", "draw_plan", "profile"]
 
 OFF = 0.4
 ACTIVE = FIRES = 0.25
 MOST_PER_SITE = 2
+SELDOM = frozenset({
+    "dies as it joins", "dies inside a call", "the disk is full for a bundle", "the end of the journal is lost",
+})  # fmt: skip
+"""Sites that few runs come to: there they strike each time."""
 
 SITES: dict[str, str] = {
     "a message lingers": "a delivery takes fifty times as long",

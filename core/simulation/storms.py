@@ -12,7 +12,7 @@ from .action import COORDINATOR, NOBODY, Action, act
 from .blocks import frame_bytes
 from .clockwork import Clockwork
 from .dice import Dice
-from .faults import FIRES, MOST_PER_SITE, Plan
+from .faults import FIRES, MOST_PER_SITE, SELDOM, Plan
 from .process import Process
 from .strikes import TAMPERING, tampers
 from .world import Step
@@ -316,7 +316,7 @@ class Storm:
 
     def site(self, name: str) -> bool:
         """Whether the site strikes now."""
-        if self.over or name not in self.plan.sites or not self._dice.chance(FIRES):
+        if self.over or name not in self.plan.sites or not (name in SELDOM or self._dice.chance(FIRES)):
             return False
         self._fired[name] = self._fired.get(name, 0) + 1
         return self._fired[name] <= MOST_PER_SITE

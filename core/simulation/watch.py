@@ -11,6 +11,7 @@ because nothing came at all. So it cannot agree with a mistake in the books. The
     I32  what hangs longer than the ceiling stalls: not before, unless it was tried too often (R-18), not later, once,
          with one dump and one decision to save
     I33  a heartbeat is no step of the ladder
+    M-33 whoever has a vote knows who calls the callback of an epoch; what else goes with what is in `goes_with.py`
     I53  control messages of a life are numbered without a hole, say the same when they are said again, and do
          something only the first time they arrive; so each consensus is adopted once, and each plan begun once
 
@@ -34,12 +35,15 @@ from ..config import Config
 from ..coordinator import Coordinator
 from ..values import state
 from .action import COORDINATOR
+from .goes_with import NOTABLE, broadcasts, chain_of_end
 from .lost_tail import is_over
 from .step import Run, Turn
 from .violation import Violation, require
 
 __all__ = ["Watch"]
 
+NOBODY = m.NO_RANK
+"""Calls the callback of an epoch, as far as a life knows that was told nothing."""
 Life = tuple[int, int]
 """A rank and an incarnation."""
 MOST_ATTEMPTS = 32
@@ -92,6 +96,9 @@ class Watch:
     ended: set[Life] = attrs.field(factory=set)
     voted: set[int] = attrs.field(factory=set)
     refused: dict[int, int] = attrs.field(factory=dict)
+    notable: list[fx.Emit] = attrs.field(factory=list)
+    callers: dict[Life, int] = attrs.field(factory=dict)
+    caller: int = NOBODY
     cycle: int | None = None
     since: float = 0.0
     attempts: int = 0
@@ -158,6 +165,8 @@ class Watch:
             self.still = now
         for effect in effects:
             self._effect(event, effect, now, effects)
+        if self.notable:
+            self._goes_with(effects)
         if kind is ev.Tick:
             self._i32_not_later(now)
 
@@ -198,12 +207,14 @@ class Watch:
             message = effect.message
             self._i53_said((message.rank, message.incarnation), message)
             self.stopping = self.stopping or message.__class__ in (m.ShutdownWithSave, m.Shutdown)
+            self._told(message)
         elif kind is fx.Admit:
             life = (effect.rank, effect.incarnation)
             self.cut.discard(life)
             self.heard[life], self.links[life] = now, effect.link
             for message in effect.resend:
                 self._i53_said(life, message)
+                self._told(message)
         elif kind is fx.CloseLink:
             self.cut.add((effect.rank, effect.incarnation))
         elif kind is fx.OpenRound and not effect.key.is_transfer:
@@ -211,11 +222,19 @@ class Watch:
         elif kind is fx.Emit and not effect.facts.get("again"):
             self._happened(event, effect, now, effects)
 
+    def _told(self, message: m.Control) -> None:
+        if message.__class__ is m.SetEpochCallbackRole:
+            self.callers[message.rank, message.incarnation] = message.holder
+
     def _happened(self, event: Any, told: fx.Emit, now: float, effects: tuple[Any, ...]) -> None:
         name, facts = told.name, told.facts
+        if name in NOTABLE or name == "Promoted":
+            self.notable.append(told)
         if name in MOVES:
             self.still = now
-        if name == "SyncStart":
+        if name == "PhaseChanged":
+            self.stopping = self.stopping or facts["phase"] == "shutting_down"  # also where nobody is there to be told
+        elif name == "SyncStart":
             self.cycle, self.since = facts["cycle"], now
         elif name == "SyncEnd":
             self.cycle, self.since, self.attempts, self.round = None, now, 0, NO_ROUND
@@ -240,10 +259,27 @@ class Watch:
             self.cut.discard(life)
             self.words.pop(life, None)
             self.links.pop(life, None)
+            self.callers.pop(life, None)
         elif name == "Stalled":
             self._i32_stalled(facts, now, effects)
 
     # --- named checks ----------------------------------------------------------------------------------------------
+
+    def _goes_with(self, effects: tuple[Any, ...]) -> None:
+        """Who is there at the end of a batch was there all the while, but for whom it lets in."""
+        notable, self.notable = self.notable, []
+        came = {(effect.rank, effect.incarnation) for effect in effects if effect.__class__ is fx.Admit}
+        there = [life for life in self.heard if not (life in self.ended or life in self.cut or life in came)]
+        for told in notable:
+            if told.name == "RoleChanged" and told.facts["role"] == "epoch":
+                self.caller = NOBODY if told.facts["to"] is None else told.facts["to"]
+            if told.name in NOTABLE:
+                broadcasts(told, effects, there, stopping=self.stopping)
+            if told.name in ("Died", "Left"):
+                chain_of_end(told, effects)
+        if not self.stopping:
+            lost = [life for life in there if life[0] in self.voted and self.callers.get(life, NOBODY) != self.caller]
+            require(not lost, "M-33", f"lives {lost} vote and do not know that rank {self.caller} calls the callback")
 
     def _i3_over_is_over(self, report: m.Report, effects: tuple[Any, ...]) -> None:
         life = (report.rank, report.incarnation)

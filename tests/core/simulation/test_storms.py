@@ -17,6 +17,7 @@ from paceline.core.coordinator import Coordinator
 from paceline.core.cycle import Cycle
 from paceline.core.simulation.action import Action
 from paceline.core.simulation.dice import Dice
+from paceline.core.simulation.faults import MOST_PER_SITE, SELDOM, SITES
 from paceline.core.simulation.simulator import Case, Run, simulate
 from paceline.core.simulation.strikes import TAMPERING, tampers
 from paceline.core.worker import Worker
@@ -107,6 +108,15 @@ def test_a_life_is_heard_when_the_next_one_has_its_seat(monkeypatch: pytest.Monk
     assert run.world.finished
 
 
+def test_a_site_that_few_runs_come_to_strikes_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the dice say, but no more often than any other."""
+    run = in_training()
+    run.storm.plan = attrs.evolve(run.storm.plan, sites=frozenset(SITES))
+    monkeypatch.setattr(Dice, "chance", lambda self, share: False)
+    assert {site for site in SITES if run.storm.site(site)} == SELDOM < set(SITES)
+    assert [run.storm.site(next(iter(SELDOM))) for _ in range(MOST_PER_SITE)] == [True] * (MOST_PER_SITE - 1) + [False]
+
+
 # --- what storms see -------------------------------------------------------------------------------------------------
 
 
@@ -165,7 +175,7 @@ def old_attempts_count(patch: Patch) -> None:
 
 
 @pytest.mark.parametrize(("fault", "breaks", "ranks", "least"), [
-    (no_fence_of_lives, "I3", 8, 3), (holes_are_not_seen, "I53", 8, 1), (holes_are_not_seen_by_ranks, "I53", 8, 1),
+    (no_fence_of_lives, "N-7", 8, 3), (holes_are_not_seen, "I53", 8, 1), (holes_are_not_seen_by_ranks, "I53", 8, 1),
     (an_old_process_ends_a_new_life, "I3", 8, 2), (an_old_link_ends_a_new_one, "I3", 8, 1),
     (old_attempts_count, "I3", 3, 1),
 ])  # fmt: skip
