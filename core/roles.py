@@ -90,14 +90,16 @@ class Roles:
 
     def promoted(self, rank: int) -> None:
         """A rank became a voter in the middle of a run: a pin on it holds again (M-35), and it learns who calls the
-        epoch callback."""
+        epoch callback, itself too: a role that has stayed with it while it was dead has not changed, so nobody else is
+        told, and its new life knows nothing of it."""
         if not self.assigned:
             return
+        before = self.holders[EPOCH]
         if self._pin() == rank:
             for role in ROLES:
                 self._give(role, self._elect(role))
-        elif self.holders[EPOCH] != m.NO_RANK:
-            self.co.tell((rank,), m.SetEpochCallbackRole, holder=self.holders[EPOCH])
+        if self.holders[EPOCH] == before != m.NO_RANK:
+            self.co.tell((rank,), m.SetEpochCallbackRole, holder=before)
 
     def take_away(self, role: str) -> None:
         """Its holder let the role limit pass (K-17): somebody else, or nobody."""

@@ -59,6 +59,8 @@ FAULTS: dict[str, str] = {
     "overtake": "the second report overtakes the oldest",
     "swap": "the second message to the process overtakes the oldest",
     "crash": "the process is killed; with a number, so many of its last reports are lost",
+    "reap": "the process is killed, and the coordinator is told so before it has read what that had written; of one "
+            "that is gone it is told so late",
     "pause": "the process is stopped (SIGSTOP): it neither works nor beats",
     "hang": "the training process hangs, and heartbeats flow",
     "mute": "the link carries nothing from the process to the coordinator until it is healed",

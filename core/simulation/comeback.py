@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ..coordinator import Coordinator
-from ..effects import Ready
+from ..effects import Emit, Ready
 from ..phases import RunPhase
+from ..timeline import AGAIN
 from .lost_tail import forgotten
-from .violation import Violation
+from .violation import Violation, require
 
 if TYPE_CHECKING:
     from .action import Action
@@ -105,7 +106,16 @@ def revive(world: World, action: Action) -> None:
         raise Violation("I8", f"generation {co.generation} follows {dead.generation}")
     if not (action.amount and trains) and _known(co) != _known(dead):
         raise Violation("I37", f"version, global_step, cycle and coverage were {_known(dead)}, they are {_known(co)}")
+    if not (action.amount and trains):
+        _says_again(world, co)
     world.come_back(co)
+
+
+def _says_again(world: World, co: Coordinator) -> None:
+    """M-44: what people and hooks may not have been told of the newest batch, they are told with a mark."""
+    wanted = [effect.name for effect in world.journal.undone if isinstance(effect, Emit)]
+    told = [effect.name for effect in co.outbox if isinstance(effect, Emit) and effect.facts.get(AGAIN)]
+    require(told[len(told) - len(wanted) :] == wanted, "M-44", f"{wanted} was to be told again, told was {told}")
 
 
 def _restarted(world: World, lost: int) -> Coordinator:

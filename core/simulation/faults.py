@@ -4,7 +4,7 @@ A *profile* says how wild a run may be. What one run of it is like is drawn from
 with a probability of 40 %, and the others have wildly different weights (swarm testing), since a run with everything at
 once hides what two faults alone would show. A *site* is a moment at which a fault is worst, such as between a snapshot
 and its acknowledgement. Each is switched on in one run of four and then strikes one time of four (as FoundationDB's
-BUGGIFY does), a few times at most.
+BUGGIFY does), or each time if its moment is seldom, a few times at most.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import attrs
 from ..errors import ConfigError
 from .dice import Dice
 
-__all__ = ["PROFILES", "SITES", "Plan", "Profile", "draw_plan", "profile"]
+__all__ = ["PROFILES", "SELDOM", "SITES", "Plan", "Profile", "draw_plan", "profile"]
 
 OFF = 0.4
 ACTIVE = FIRES = 0.25
 MOST_PER_SITE = 2
+SELDOM = frozenset({
+    "dies as it joins", "dies inside a call", "the disk is full for a bundle", "the end of the journal is lost",
+})  # fmt: skip
+"""Sites that few runs come to: there they strike each time."""
 
 SITES: dict[str, str] = {
     "a message lingers": "a delivery takes fifty times as long",
@@ -40,6 +44,10 @@ SITES: dict[str, str] = {
     "the coordinator dies in a finish": "the coordinator is killed between two effects of a finish",
     "the coordinator dies in a cycle": "the coordinator is killed when a cycle is pending",
     "the end of the journal is lost": "a coordinator comes back without the last that it had kept",
+    "its steps outlive its seat": "a process is killed with a step under way, and another one has its seat before that "
+                                  "arrives",
+    "its evidence outlives its seat": "a process is killed with evidence of a cycle under way, and another one has its "
+                                      "seat before that arrives",
 }
 
 
@@ -95,12 +103,12 @@ def profile(name: str) -> Profile:
 
 
 def draw_plan(wild: Profile, dice: Dice, *, wire: bool = True) -> Plan:
-    """Swarm choice: what of a profile one run meets; `wire`: there are frames that can be struck."""
+    """Swarm choice: what of a profile one run meets; `wire`: there are frames that can be struck. Sites are drawn last,
+    so that a new one behind the others changes nothing of a run that does not have it."""
     chosen = [(kind, weight * 4.0 ** dice.below(4)) for kind, weight in wild.weights.items() if not dice.chance(OFF)]
     chosen = [(kind, weight) for kind, weight in chosen if wire or kind not in WIRE]
-    sites = frozenset(site for site in SITES if wild.sites and dice.chance(ACTIVE))
+    every, loss = wild.every * dice.pick((0.5, 1.0, 2.0, 6.0)), 0.0 if dice.chance(OFF) else wild.loss * dice.unit()
     return Plan(
-        kinds=tuple(kind for kind, _ in chosen), weights=tuple(weight for _, weight in chosen),
-        every=wild.every * dice.pick((0.5, 1.0, 2.0, 6.0)), sites=sites,
-        loss=0.0 if dice.chance(OFF) else wild.loss * dice.unit(),
+        kinds=tuple(kind for kind, _ in chosen), weights=tuple(weight for _, weight in chosen), every=every, loss=loss,
+        sites=frozenset(site for site in SITES if wild.sites and dice.chance(ACTIVE)),
     )  # fmt: skip

@@ -17,7 +17,9 @@ from .ghost import Ghost
 from .process import Process
 from .violation import Violation, require
 
-__all__ = ["applied_in_order", "booked", "books", "ending", "explained", "parked", "report_seq_of", "steps_meet"]
+__all__ = [
+    "applied_in_order", "blamed", "booked", "books", "ending", "explained", "parked", "report_seq_of", "steps_meet",
+]  # fmt: skip
 
 VOTER = PeerPhase.VOTER
 THERE = (VOTER, PeerPhase.JOINING, PeerPhase.LAGGING)
@@ -186,6 +188,12 @@ def steps_meet(co: Coordinator, ghost: Ghost, process: Process, under_way: bool)
         return
     if worker.steps_booked != peer.steps:
         raise Violation("I45", f"rank {process.rank} has {worker.steps_booked} steps, its books say {peer.steps}")
+
+
+def blamed(process: Process, why: str) -> None:
+    """N-7: no end breaks the protocol, so none is told that it did, unless what one wrote is not what the other got."""
+    if "broke the protocol" in why and not process.tampered:
+        raise Violation("N-7", f"nothing had struck the lanes of process {process.number}, and it is said: {why}")
 
 
 def ending(co: Coordinator, ghost: Ghost, status: str) -> None:

@@ -8,6 +8,7 @@ test with an assertion that is never reached should.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,11 @@ MARKS: dict[str, str] = {
     "all ranks were lost": "M-21",
     "a silent rank was given up": "M-17",
     "a stale life was told so": "N-6",
+    "a life was heard when the next one had its seat": "N-6",
+    "a report was missing": "N-3",
+    "a report came twice": "N-3",
+    "a message was missing": "N-2",
+    "a message came twice": "N-2",
     "a message could not be sent": "N-10",
     "late acknowledgement after finalize": "C-43",
     "late contribution after finalize": "R-1",
@@ -94,6 +100,8 @@ BY_EMIT = {
 OF_JOURNAL = ("accounting", "journal")
 CONSULTED = frozenset({"guard", "cadence", "meta"})
 """Policies whose failures are told by an alert, under these names (C-13)."""
+MISSING = re.compile(r"(report|message) \d+ is missing")
+"""In what is said of a lane with a hole, by either end."""
 BY_ALERT = {"checkpoint_failed": "a checkpoint callback failed", "refused": "a rank broke the protocol"}
 
 EVENTS = frozenset({ev.RoundReduced, ev.ConsensusSaved, ev.MetaWritten})
@@ -139,8 +147,14 @@ class Marks:
                 if kind is ev.CollectiveFailed:
                     self.reach("a call failed")
                 for effect in turn.effects:
-                    if effect.__class__ is fx.Stop and effect.status == "coordinator_lost":
-                        self.reach("a rank lost the coordinator")
+                    if effect.__class__ is fx.Stop:
+                        self._stopped(effect)
+
+    def _stopped(self, effect: fx.Stop) -> None:
+        if effect.status == "coordinator_lost":
+            self.reach("a rank lost the coordinator")
+        elif effect.status == "failed" and MISSING.search(effect.text):
+            self.reach("a message was missing")
 
     def _event(self, event: Any) -> None:
         kind = event.__class__
@@ -164,6 +178,8 @@ class Marks:
                 self.reach("a donor was asked")
         elif kind is fx.SendFenced:
             self.reach("a stale life was told so")
+            if effect.fenced.why == "stale" and effect.incarnation < world.co.peers[effect.rank].incarnation:
+                self.reach("a life was heard when the next one had its seat")
         elif kind is fx.Refuse:
             self.reach("a knock was refused")
         elif kind is fx.Admit and effect.incarnation > 1:
@@ -179,6 +195,8 @@ class Marks:
         elif kind is fx.Alert and effect.kind in BY_ALERT:
             if effect.kind != "refused" or effect.text.startswith("broke"):
                 self.reach(BY_ALERT[effect.kind])
+            if effect.kind == "refused" and MISSING.search(effect.text):
+                self.reach("a report was missing")
         elif kind is fx.Finish and effect.text.startswith("no rank is left"):
             self.reach("all ranks were lost")
         elif kind is fx.Finish and effect.status == "stopped":

@@ -7,12 +7,14 @@ from typing import Any
 
 from .. import effects as fx
 from .. import messages as m
+from ..phases import RunPhase
 from .action import COORDINATOR, NOBODY, Action, act
 from .blocks import frame_bytes
 from .clockwork import Clockwork
 from .dice import Dice
-from .faults import FIRES, MOST_PER_SITE, Plan
+from .faults import FIRES, MOST_PER_SITE, SELDOM, Plan
 from .process import Process
+from .strikes import TAMPERING, tampers
 from .world import Step
 
 __all__ = ["Storm"]
@@ -20,9 +22,9 @@ __all__ = ["Storm"]
 LASTING = {"pause": "resume", "hang": "recover", "mute": "heal", "deafen": "heal"}
 BEARS = {"poison": "poisoned", "forge": "forges", "fail": "failing", "withhold": "withholds"}
 """What a process is until the next time that it matters, or until all faults stop."""
-DAMAGES = frozenset({"drop", "lose", "duplicate", "repeat", "overtake", "swap", "corrupt", "taint"})
+DAMAGES = frozenset({*TAMPERING, "corrupt", "taint"})
 """What changes a link with nobody told: one of its ends notices sooner or later, and ends it."""
-AT_DOOR = frozenset({"abort", "join", "duplicate", "split"})
+AT_DOOR = frozenset({"abort", "join", "duplicate", "split", "reap"})
 WISHES = frozenset({"checkpoint", "evaluate", "stop"})
 """What the coordinator hears of at once: while it is away it does not, and no operator is heard either."""
 FRAMES_EVERY = 6.0
@@ -43,6 +45,11 @@ AT_SEND: dict[type, tuple[str, str]] = {
     m.Update: ("dies with its update under way", "crash"),
     m.StartEpoch: ("is cut off with a plan under way", "cut"),
 }
+OUTLIVES = {
+    "step": "its steps outlive its seat",
+    **dict.fromkeys(("order", "result", "emerge"), "its evidence outlives its seat"),
+}
+"""Sites at which a process has just written something that another one in its seat might be held to have said."""
 ZOMBIE = (1.2, 1.4)
 """Stalenesses after which another process takes the seat of one that is silent, and after which that one is heard."""
 EARLY = 0.25
@@ -59,6 +66,8 @@ DOWN = 5.0
 """Longest time until then, in stalenesses."""
 LONGEST = 8.0
 """Longest fault, in stalenesses."""
+TRAINING = RunPhase.TRAINING
+"""Asked for with every step; see `phases.py`."""
 
 
 class Storm:
@@ -183,6 +192,26 @@ class Storm:
         else:
             self._due.append(kind)
 
+    def _on_lane(self, kind: str) -> None:
+        """A fault of messages that are on their way. Where there are none, or nobody who takes them, some of the next
+        have it."""
+        if self.over or self.world.over:
+            return
+        away = kind in AT_DOOR and self.clockwork.now < self.clockwork.away_until
+        found = [] if away else [process for process in self._alive() if tampers(process, kind)]
+        if found:
+            self._do(kind, self._dice.pick(found).number)
+        else:
+            self._due.append(kind)
+
+    def _try_again(self, kind: str) -> None:
+        """A fault that has found nothing to strike, after a step that may have brought it."""
+        processes, touched = self.world.processes, self.world.touched
+        if kind in TAMPERING and not any(tampers(processes[number], kind) for number in touched):
+            self._due.append(kind)
+        else:
+            self._next_thing(lambda: STRIKES[kind](self, kind))
+
     def _lasting(self, kind: str, process: Process, seconds: float | None = None) -> None:
         self._do(kind, process.number)
 
@@ -287,7 +316,7 @@ class Storm:
 
     def site(self, name: str) -> bool:
         """Whether the site strikes now."""
-        if self.over or name not in self.plan.sites or not self._dice.chance(FIRES):
+        if self.over or name not in self.plan.sites or not (name in SELDOM or self._dice.chance(FIRES)):
             return False
         self._fired[name] = self._fired.get(name, 0) + 1
         return self._fired[name] <= MOST_PER_SITE
@@ -305,8 +334,7 @@ class Storm:
         if self.over or self.world.over:
             return
         if self._due:
-            due = self._due.pop()
-            self._next_thing(lambda: self._on_wire(due))
+            self._try_again(self._due.pop(0))
         if self.plan.loss and step.action.kind in ("report", "control") and self._dice.chance(self.plan.loss):
             self._do("cut", step.action.who)
             return
@@ -323,6 +351,8 @@ class Storm:
             self._after(step.action.who, ("dies inside a call", "crash"))
         elif kind == "emerge":
             self._after(step.action.who, ("dies out of a call", "crash"))
+        if kind in OUTLIVES:
+            self._outlived(self.world.processes[step.action.who], OUTLIVES[kind])
         elif kind == "reduce" and self.site("the coordinator is away"):
             self.clockwork.away_until = self.clockwork.now + AWAY * self._staleness_s
         if self.world.averager.bundles and not self.world.averager.full and self.site("the disk is full for a bundle"):
@@ -337,6 +367,19 @@ class Storm:
                 self._next_thing(lambda: self._die_within(1 + self._dice.below(20)))
             elif self.site("the coordinator dies in a cycle"):
                 self._next_thing(lambda: self._die_within(0))
+
+    def _outlived(self, process: Process, site: str) -> None:
+        """The next one in a seat comes before all is heard that the one before it had written (N-6)."""
+        trains = process.up and process.alive and self.world.co.run.phase is TRAINING
+        if trains and self.site(site):
+            self._next_thing(lambda: self._replace(process))
+
+    def _replace(self, process: Process) -> None:
+        """Whoever sees to it that a process runs says once more that the old one has ended, when the new one is in."""
+        if process.alive:
+            self._do("reap", process.number)
+            self._knock(process.rank)
+            self._later(self._second, lambda: None if self.over else self._do("reap", process.number))
 
     def _die_within(self, effects: int) -> None:
         if not self.world.over:
@@ -378,6 +421,6 @@ STRIKES: dict[str, Callable[[Storm, str], None]] = {
     "return": Storm._return,
     "full": Storm._full, "away": Storm._away, "jump": Storm._jump, "die": Storm._die, "join": Storm._anybody,
     "abort": Storm._anybody,
-    **dict.fromkeys(FRAMES_OF, Storm._on_wire),
+    **dict.fromkeys(FRAMES_OF, Storm._on_wire), **dict.fromkeys(TAMPERING, Storm._on_lane),
     "stop": Storm._wish, "checkpoint": Storm._wish, "evaluate": Storm._wish,
 }  # fmt: skip

@@ -6,6 +6,7 @@ that finds nothing to strike any more does nothing: a schedule that is shortened
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,18 @@ if TYPE_CHECKING:
     from .process import Process
     from .world import World
 
-__all__ = ["FAULTS", "possible_faults"]
+__all__ = ["FAULTS", "TAMPERING", "possible_faults", "tampers"]
 
 Strike = Callable[["World", Action], None]
 CUT = "the connection was reset"
-UP, DOWN = ("drop", "duplicate", "overtake"), ("lose", "repeat", "swap")
+TAMPERING: dict[str, tuple[str, int]] = {
+    "drop": ("up", 1), "duplicate": ("up", 1), "overtake": ("up", 2),
+    "lose": ("down", 1), "repeat": ("down", 1), "swap": ("down", 2),
+}  # fmt: skip
+"""Faults that no link has: they change messages with nobody told. The lane of each, and how many of the oldest messages
+on it are concerned."""
+REAPED = -9
+"""The status of a process that was killed, as its parent knows it."""
 
 
 def possible_faults(world: World) -> Iterator[Action]:
@@ -51,15 +59,11 @@ def possible_faults(world: World) -> Iterator[Action]:
 def _of_process(world: World, process: Process) -> Iterator[str]:
     if process.linked and process.alive:
         yield "cut"
-    for lane, (lost, doubled, swapped) in ((process.up, UP), (process.down, DOWN)):
-        if lane and isinstance(lane[0], (m.Message, bytes)) and (lane is process.up or process.runs):
-            yield lost
-            yield doubled
-            if len(lane) > 1 and isinstance(lane[1], (m.Message, bytes)):
-                yield swapped
+    yield from (kind for kind in TAMPERING if tampers(process, kind))
     if not process.alive:
         return
     yield "crash"
+    yield "reap"
     if not process.paused:
         yield "pause"
     if not process.hung:
@@ -78,6 +82,15 @@ def _of_process(world: World, process: Process) -> Iterator[str]:
     if world.setup.callbacks:
         yield "break"
     yield "leave"
+
+
+def tampers(process: Process, kind: str) -> bool:
+    """Whether a fault of `TAMPERING` finds on its lane what it changes."""
+    name, least = TAMPERING[kind]
+    lane: deque[Any] = getattr(process, name)
+    if len(lane) < least or not (name == "up" or process.runs):
+        return False
+    return all(isinstance(message, (m.Message, bytes)) for message in itertools.islice(lane, least))
 
 
 def _process(world: World, action: Action) -> Process | None:
@@ -101,17 +114,16 @@ def _cut(world: World, action: Action) -> None:
         world.close(process, CUT)
 
 
-def _tampers(name: str, change: Callable[[World, Process, deque[Any]], None], least: int = 1) -> Strike:
-    """A fault that no link has: it changes the first `least` messages of a lane, with nobody told."""
+def _tampers(kind: str, change: Callable[[World, Process, deque[Any]], None]) -> tuple[str, Strike]:
+    """One of `TAMPERING`, by its name."""
 
     def strike(world: World, action: Action) -> None:
         process = world.processes[action.who]
-        lane: deque[Any] = getattr(process, name)
-        if len(lane) >= least and isinstance(lane[least - 1], (m.Message, bytes)) and (name == "up" or process.runs):
+        if tampers(process, kind):
             process.tampered = True
-            change(world, process, lane)
+            change(world, process, getattr(process, TAMPERING[kind][0]))
 
-    return strike
+    return kind, strike
 
 
 def _lose_first(world: World, process: Process, lane: deque[Any]) -> None:
@@ -124,10 +136,12 @@ def _swap_first(world: World, process: Process, lane: deque[Any]) -> None:
 
 def _report_twice(world: World, process: Process, lane: deque[Any]) -> None:
     if not world.over:
+        world.reached("a report came twice")
         report_arrives(world, process, lane[0])
 
 
 def _control_twice(world: World, process: Process, lane: deque[Any]) -> None:
+    world.reached("a message came twice")
     control_arrives(world, process, lane[0])
 
 
@@ -163,6 +177,15 @@ def _kill(world: World, process: Process) -> None:
         process.alive, process.dials_at = False, None
         process.down.clear()
         process.orders.clear()
+
+
+def _reap(world: World, action: Action) -> None:
+    """Who has started a process may know of its end before its link has been read to the end, or long after it."""
+    if 0 <= action.who < len(world.processes):
+        process = world.processes[action.who]
+        if process.alive:
+            _kill(world, process)
+        world.feed(ev.ProcessExited(process.rank, process.incarnation, REAPED))
 
 
 def _mark(field: str) -> Strike:
@@ -287,10 +310,11 @@ def _start(world: World, action: Action) -> None:
 
 
 FAULTS: dict[str, Strike] = {
-    "cut": _cut, "drop": _tampers("up", _lose_first), "lose": _tampers("down", _lose_first),
-    "duplicate": _tampers("up", _report_twice), "repeat": _tampers("down", _control_twice),
-    "overtake": _tampers("up", _swap_first, 2), "swap": _tampers("down", _swap_first, 2),
-    "mute": _mute, "deafen": _deafen, "crash": _crash, "pause": _mark("paused"), "hang": _mark("hung"),
+    "cut": _cut, **dict((
+        _tampers("drop", _lose_first), _tampers("lose", _lose_first), _tampers("duplicate", _report_twice),
+        _tampers("repeat", _control_twice), _tampers("overtake", _swap_first), _tampers("swap", _swap_first),
+    )),
+    "mute": _mute, "deafen": _deafen, "crash": _crash, "reap": _reap, "pause": _mark("paused"), "hang": _mark("hung"),
     "poison": _mark("poisoned"), "forge": _mark("forges"), "fail": _mark("failing"), "withhold": _mark("withholds"),
     "break": _break, "join": _join, "leave": _leave,
     "split": _split, "crack": _crack,

@@ -16,7 +16,7 @@ from .. import messages as m
 from ..phases import WorkerPhase
 from ..wire import Role
 from . import together
-from .invariants import parked
+from .invariants import blamed, parked
 from .links import hang_up
 from .process import End
 from .step import new_turn
@@ -83,6 +83,7 @@ def _orders(world: World, process: Process, effect: Any) -> None:
     if kind is fx.Dial:
         hang_up(world, process, effect.after_s)
     elif kind is fx.Stop:
+        blamed(process, effect.text)
         process.ended = effect
     elif kind in together.AT_ONCE:
         together.at_once(process, effect)

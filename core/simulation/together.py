@@ -114,6 +114,7 @@ def obey(world: World, process: Process, order: Any) -> None:
         place, own = order.members[order.new_rank], process.worker.settings
         require(place == (own.rank, own.incarnation), "M-31", f"{place} is the place of another one")
         require(order.new_world_size == len(order.members), "M-31", f"{order.new_world_size} is not the size of it")
+        require(order.uid == _uid(order.session_id), "M-31", f"the id of session {order.session_id} is {order.uid!r}")
         process.session, process.shares = order, None
     elif order.__class__ is fx.ShareState:
         process.shares = order
@@ -137,7 +138,12 @@ def obey(world: World, process: Process, order: Any) -> None:
 def _make_session(world: World, process: Process) -> None:
     """The id of a session is there."""
     session = process.uids.popleft()
-    world.tell(process, ev.SessionIdMade(session, b"session %d" % session))
+    world.tell(process, ev.SessionIdMade(session, _uid(session)))
+
+
+def _uid(session: int) -> bytes:
+    """What the training processes here call a session of that number."""
+    return b"session %d" % session
 
 
 def _unite(world: World, process: Process) -> None:

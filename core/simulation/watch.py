@@ -4,12 +4,14 @@ The ghost judges what is said; the watch judges when, how often, and after what.
 because the life that sent it was declared over before, a rank is silent because nothing came from it, a cycle hangs
 because nothing came at all. So it cannot agree with a mistake in the books. The checks, by the invariant of section 16:
 
-    I3   of a report of a life that is over nothing comes but a word to that life
+    I3   of a report of a life that is over nothing comes but a word to that life; nothing at all of the end of such a
+         life or of a link that has been replaced, and no step of a cycle of evidence of another cycle or attempt
     I31  time ends a life only after silence or without a link, and finishes no cycle; what it may end can finish one,
          and who is refused in that finish for the third time in a row goes for what it shipped (D-12)
     I32  what hangs longer than the ceiling stalls: not before, unless it was tried too often (R-18), not later, once,
          with one dump and one decision to save
     I33  a heartbeat is no step of the ladder
+    M-33 whoever has a vote knows who calls the callback of an epoch; what else goes with what is in `goes_with.py`
     I53  control messages of a life are numbered without a hole, say the same when they are said again, and do
          something only the first time they arrive; so each consensus is adopted once, and each plan begun once
 
@@ -33,19 +35,30 @@ from ..config import Config
 from ..coordinator import Coordinator
 from ..values import state
 from .action import COORDINATOR
+from .goes_with import NOTABLE, broadcasts, chain_of_end
 from .lost_tail import is_over
 from .step import Run, Turn
 from .violation import Violation, require
 
 __all__ = ["Watch"]
 
+NOBODY = m.NO_RANK
+"""Calls the callback of an epoch, as far as a life knows that was told nothing."""
 Life = tuple[int, int]
 """A rank and an incarnation."""
 MOST_ATTEMPTS = 32
 """Of one cycle (R-18)."""
 MOST_REFUSALS = 3
 """Of one rank in a row, for values that are not finite (D-12)."""
-LOST = frozenset({ev.LinkLost, ev.ProcessExited})
+ENDS = frozenset({ev.LinkLost, ev.ProcessExited, ev.SendFailed})
+"""What the driver tells of a link, or of the process at its other end."""
+EVIDENCE = frozenset({m.SnapshotReady, m.SyncAck, m.RoundFailed})
+OF_ROUND = frozenset({ev.RoundReduced, ev.RoundAborted})
+"""What tells of an attempt of a cycle: ranks, and the averager."""
+STEPS = (fx.OpenRound, fx.AdmitContribution, fx.AbortRound)
+"""Of a cycle, beside its end."""
+NO_ROUND = (-1, -1)
+"""A cycle and an attempt that never are."""
 SIGNS_OF_LIFE = frozenset({ev.Tick, m.Heartbeat})
 """Events that say nothing about the work of anybody."""
 LADDER = frozenset({"Suspect", "Nudge", "Excluded", "StateDump", "Stalled"})
@@ -62,11 +75,13 @@ class Watch:
     was heard last. Of each process: the newest control message given to it, the last cycle it adopted, the last plan it
     began.
 
-    `cut` are lives without a link, `ended` those that are over; `voted` are ranks whose life has had a vote; `refused`
-    is how many contributions of a rank in a row were not finite. `cycle` is the open cycle, or None, `since` when it
-    was armed or the last one ended, `attempts` how many the newest one had; `still` is when anything was heard last
-    that is no mere sign of life; `before` is when the coordinator last did anything, `due` when it wants to be told the
-    time; with more than `away_s` between two events it was away."""
+    `links` is the newest link of each life, `cut` are lives without one, `ended` those that are over; `voted` are ranks
+    whose life has had a vote; `refused` is how many contributions of a rank in a row were not finite. `cycle` is the
+    open cycle, or None, `since` when it was armed or the last one ended, `attempts` how many the newest one had;
+    `round` is the newest data round, as cycle and attempt, or None where a coordinator that was started anew has yet to
+    open one; `still` is when anything was heard last that is no mere sign of life; `before` is when the coordinator
+    last did anything, `due` when it wants to be told the time; with more than `away_s` between two events it was
+    away."""
 
     config: Config
     asleep: bool = False
@@ -76,13 +91,18 @@ class Watch:
     adopted: dict[int, int] = attrs.field(factory=dict)
     begun: dict[int, int] = attrs.field(factory=dict)
     heard: dict[Life, float] = attrs.field(factory=dict)
+    links: dict[Life, int] = attrs.field(factory=dict)
     cut: set[Life] = attrs.field(factory=set)
     ended: set[Life] = attrs.field(factory=set)
     voted: set[int] = attrs.field(factory=set)
     refused: dict[int, int] = attrs.field(factory=dict)
+    notable: list[fx.Emit] = attrs.field(factory=list)
+    callers: dict[Life, int] = attrs.field(factory=dict)
+    caller: int = NOBODY
     cycle: int | None = None
     since: float = 0.0
     attempts: int = 0
+    round: tuple[int, int] | None = NO_ROUND
     still: float = 0.0
     before: float = 0.0
     due: float = -math.inf
@@ -134,15 +154,19 @@ class Watch:
             if effects and now < self.due:  # else time speaks with the next event, whichever it is (C-4)
                 self._i3_over_is_over(told, effects)
                 self._i33_no_step_by_a_heartbeat(told, effects)
+                if what in EVIDENCE:
+                    self._i3_of_this_attempt(what, told.cycle, told.attempt, effects)
             self._hear(told, now)
-        elif kind in LOST:
-            self.cut.add((event.rank, event.incarnation))
-        elif kind is ev.SendFailed:
-            self.cut.add(event.token[:2])
+        elif kind in ENDS:
+            self._end(event, effects if now < self.due else ())
+        elif kind in OF_ROUND and effects and now < self.due and not event.key.is_transfer:
+            self._i3_of_this_attempt(what, event.key.cycle, event.attempt, effects)
         if what not in SIGNS_OF_LIFE:
             self.still = now
         for effect in effects:
             self._effect(event, effect, now, effects)
+        if self.notable:
+            self._goes_with(effects)
         if kind is ev.Tick:
             self._i32_not_later(now)
 
@@ -158,6 +182,7 @@ class Watch:
     def _restarted(self, now: float) -> None:
         """Nobody has a link to it yet, and it waits for everybody anew (M-43)."""
         self.still = now
+        self.round = None
         self.cut |= self.heard.keys() - self.ended
 
     def _hear(self, report: m.Report, now: float) -> None:
@@ -167,33 +192,52 @@ class Watch:
         while words and (first := next(iter(words))) <= report.control_seq:
             del words[first]
 
+    def _end(self, event: Any, effects: tuple[Any, ...]) -> None:
+        """Of a life, or of its link."""
+        life = event.token[:2] if event.__class__ is ev.SendFailed else (event.rank, event.incarnation)
+        link = None if event.__class__ is ev.ProcessExited else event.link
+        if life in self.ended or link not in (None, self.links.get(life, link)):
+            require(not effects, "I3", f"{event} is no news of a life that goes on, and led to {effects}")
+        else:
+            self.cut.add(life)
+
     def _effect(self, event: Any, effect: Any, now: float, effects: tuple[Any, ...]) -> None:
         kind = effect.__class__
         if kind is fx.Send:
             message = effect.message
             self._i53_said((message.rank, message.incarnation), message)
             self.stopping = self.stopping or message.__class__ in (m.ShutdownWithSave, m.Shutdown)
+            self._told(message)
         elif kind is fx.Admit:
             life = (effect.rank, effect.incarnation)
             self.cut.discard(life)
-            self.heard[life] = now
+            self.heard[life], self.links[life] = now, effect.link
             for message in effect.resend:
                 self._i53_said(life, message)
+                self._told(message)
         elif kind is fx.CloseLink:
             self.cut.add((effect.rank, effect.incarnation))
         elif kind is fx.OpenRound and not effect.key.is_transfer:
-            self.attempts = effect.attempt + 1
+            self.attempts, self.round = effect.attempt + 1, (effect.key.cycle, effect.attempt)
         elif kind is fx.Emit and not effect.facts.get("again"):
             self._happened(event, effect, now, effects)
 
+    def _told(self, message: m.Control) -> None:
+        if message.__class__ is m.SetEpochCallbackRole:
+            self.callers[message.rank, message.incarnation] = message.holder
+
     def _happened(self, event: Any, told: fx.Emit, now: float, effects: tuple[Any, ...]) -> None:
         name, facts = told.name, told.facts
+        if name in NOTABLE or name == "Promoted":
+            self.notable.append(told)
         if name in MOVES:
             self.still = now
-        if name == "SyncStart":
+        if name == "PhaseChanged":
+            self.stopping = self.stopping or facts["phase"] == "shutting_down"  # also where nobody is there to be told
+        elif name == "SyncStart":
             self.cycle, self.since = facts["cycle"], now
         elif name == "SyncEnd":
-            self.cycle, self.since, self.attempts = None, now, 0
+            self.cycle, self.since, self.attempts, self.round = None, now, 0, NO_ROUND
         elif name == "Cycle":
             if event.__class__ is ev.Tick:
                 self._i31_a_loss_finishes(told, effects)
@@ -214,10 +258,28 @@ class Watch:
             self.refused.pop(life[0], None)
             self.cut.discard(life)
             self.words.pop(life, None)
+            self.links.pop(life, None)
+            self.callers.pop(life, None)
         elif name == "Stalled":
             self._i32_stalled(facts, now, effects)
 
     # --- named checks ----------------------------------------------------------------------------------------------
+
+    def _goes_with(self, effects: tuple[Any, ...]) -> None:
+        """Who is there at the end of a batch was there all the while, but for whom it lets in."""
+        notable, self.notable = self.notable, []
+        came = {(effect.rank, effect.incarnation) for effect in effects if effect.__class__ is fx.Admit}
+        there = [life for life in self.heard if not (life in self.ended or life in self.cut or life in came)]
+        for told in notable:
+            if told.name == "RoleChanged" and told.facts["role"] == "epoch":
+                self.caller = NOBODY if told.facts["to"] is None else told.facts["to"]
+            if told.name in NOTABLE:
+                broadcasts(told, effects, there, stopping=self.stopping)
+            if told.name in ("Died", "Left"):
+                chain_of_end(told, effects)
+        if not self.stopping:
+            lost = [life for life in there if life[0] in self.voted and self.callers.get(life, NOBODY) != self.caller]
+            require(not lost, "M-33", f"lives {lost} vote and do not know that rank {self.caller} calls the callback")
 
     def _i3_over_is_over(self, report: m.Report, effects: tuple[Any, ...]) -> None:
         life = (report.rank, report.incarnation)
@@ -226,6 +288,16 @@ class Watch:
         for effect in effects:
             if effect.__class__ is not fx.SendFenced or (effect.rank, effect.incarnation) != life:
                 raise Violation("I3", f"{type(report).__name__} of life {life}, which is over, led to {effect}")
+
+    def _i3_of_this_attempt(self, what: type, cycle: int, attempt: int, effects: tuple[Any, ...]) -> None:
+        if self.round in (None, (cycle, attempt)):
+            return
+        for effect in effects:
+            if isinstance(effect, STEPS) and effect.key.is_transfer:
+                continue
+            if isinstance(effect, STEPS) or (effect.__class__ is fx.Emit and effect.name == "Cycle"):
+                text = f"{what.__name__} of cycle {cycle}, attempt {attempt}, led to {effect} in round {self.round}"
+                raise Violation("I3", text)
 
     def _i33_no_step_by_a_heartbeat(self, report: m.Report, effects: tuple[Any, ...]) -> None:
         for effect in effects if report.__class__ is m.Heartbeat else ():

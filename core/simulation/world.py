@@ -43,7 +43,7 @@ from .averager import Averager
 from .comeback import Journal, die
 from .frames import Frames, RecordCodec
 from .ghost import Ghost
-from .invariants import applied_in_order, booked, books, ending, explained, report_seq_of, steps_meet
+from .invariants import applied_in_order, blamed, booked, books, ending, explained, report_seq_of, steps_meet
 from .links import let_in, life, turned_away
 from .moves import OF_AVERAGER, at_process, tick, tick_all
 from .process import Process, value_of
@@ -333,6 +333,7 @@ class World:
             turned_away(self, effect)
         elif kind is fx.CloseLink:
             if (closed := life(self, effect.rank, effect.incarnation)) is not None:
+                blamed(closed, effect.why)
                 self.close(closed, "closed by the coordinator", keeps=True)
         elif kind is fx.SendFenced:
             if (stale := life(self, effect.rank, effect.incarnation)) is not None and stale.linked:

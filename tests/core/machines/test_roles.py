@@ -190,6 +190,8 @@ def test_m35_a_pinned_rank_keeps_its_roles_beyond_its_death_but_for_the_checkpoi
     run.co.alive.append(2)
     run.co.promote(run.co.peers[2])
     assert run.co.roles.holders == dict.fromkeys(ROLES, 2)
+    back = messages(run.co.take_ready().effects, m.SetEpochCallbackRole)
+    assert [(word.rank, word.holder) for word in back] == [(2, 2)], "its new life knows of no role that has stayed"
 
 
 def test_m33_a_pin_beyond_the_world_is_clamped_and_one_without_callback_fails_over() -> None:

@@ -12,13 +12,16 @@ import pytest
 
 from paceline.core import effects as fx
 from paceline.core import messages as m
+from paceline.core import recovery
 from paceline.core.events import LeaveRequested
 from paceline.core.phases import WorkerPhase
 from paceline.core.simulation import Setup, Violation, World
+from paceline.core.simulation.action import COORDINATOR, act
 from paceline.core.simulation.averager import Averager
 from paceline.core.simulation.faults import SITES
-from paceline.core.simulation.invariants import books, explained, parked
+from paceline.core.simulation.invariants import blamed, books, explained, parked
 from paceline.core.simulation.marks import MARKS
+from paceline.core.simulation.together import obey
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "core" / "simulation"
@@ -174,6 +177,47 @@ def test_a_parked_rank_goes_on_only_by_its_update() -> None:
     process.worker.phase = WorkerPhase.THROTTLED
     with pytest.raises(Violation, match=r"^I23:"):
         parked(process, WorkerPhase.DRAINING, 3, LeaveRequested())
+
+
+def test_nobody_is_blamed_for_what_nothing_had_struck() -> None:
+    """N-7: an end that says that the other one broke the protocol is at fault, unless a lane was tampered with."""
+    world = training()
+    process = world.processes[1]
+    blamed(process, "silent for 61 s")
+    for why in ("broke the protocol: report 1 is missing, 9 came", "the coordinator broke the protocol: a hole"):
+        with pytest.raises(Violation, match=rf"^N-7: nothing had struck the lanes of process 1.*{why}"):
+            blamed(process, why)
+    process.worker.control_seen = 0  # so that what comes next leaves a hole
+    with pytest.raises(Violation, match=r"^N-7: .* the coordinator broke the protocol: control message 1 is missing"):
+        while True:
+            world.do(next(action for action in world.enabled() if action.kind != "step" or action.who != 1))
+    world = training()
+    world.co.peers[1].report_seq -= 1
+    world.processes[1].tampered = True
+    while world.co.peers[1].alive:
+        world.do(world.enabled()[0])
+
+
+def test_a_session_has_the_id_that_was_made_for_it() -> None:
+    """M-31: another one leads into another session, or into none."""
+    world = World(Setup(ranks=2, samples=12, knobs={"averager": "collective"}))
+    with pytest.raises(Violation, match=r"^M-31: the id of session 1 is b'session 2'"):
+        obey(world, world.processes[0], fx.BuildSession(1, b"session 2", 0, 2, ((0, 1), (1, 1))))
+
+
+def test_a_coordinator_that_comes_back_says_again_what_may_not_have_been_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M-44."""
+    for says in (True, False):
+        world = training()
+        while not any(isinstance(effect, fx.Emit) for effect in world.journal.undone):
+            world.do(world.enabled()[0])
+        world.do(act("die", COORDINATOR))
+        if says:
+            world.do(act("revive", COORDINATOR))
+            continue
+        monkeypatch.setattr(recovery, "_again", lambda effect: None)
+        with pytest.raises(Violation, match=r"^M-44: .* was to be told again, told was"):
+            world.do(act("revive", COORDINATOR))
 
 
 def test_what_waits_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,6 +185,12 @@ def died(rank: int, cause: str) -> fx.Emit:
     return fx.Emit("Died", {"rank": rank, "incarnation": 1, "cause": cause})
 
 
+def goodbye(rank: int) -> tuple[Any, ...]:
+    """What goes with that (M-18)."""
+    fenced = m.Fenced(generation=1, incarnation=2, cycle=0, why="silent")
+    return fx.SendFenced(rank, 1, fenced), fx.CloseLink(rank, 1, "silent")
+
+
 def finished(cycle: int, **merged: int) -> fx.Emit:
     """A cycle ends; ranks by their number."""
     return fx.Emit("Cycle", {"cycle": cycle, "merged": merged})
@@ -203,6 +209,97 @@ def test_what_is_said_again_is_the_same_word() -> None:
     watch.see([Turn(COORDINATOR, ev.Tick(), (beacon(1), beacon(2), beacon(1)))], 1.0, None)
     with pytest.raises(Violation, match=r"I53: control message 2 to life .* was"):
         watch.see([Turn(COORDINATOR, ev.Tick(), (beacon(2, phase=2),))], 2.0, None)
+
+
+def test_evidence_of_another_attempt_takes_no_step() -> None:
+    """I3, N-6: nor does that of a cycle that is over; what a coordinator that was started anew has yet to open is not
+    known, and to order a transfer is no step of a cycle."""
+    key, stale = m.RoundKey(generation=1, cycle=2, kind=m.RoundKind.PARAMS), fx.AdmitContribution
+    watch = Watch(Config())
+
+    def hear(cycle: int, attempt: int, *effects: Any) -> None:
+        aborted = ev.RoundAborted(attrs.evolve(key, cycle=cycle), attempt, "the averager raised")
+        watch.see([Turn(COORDINATOR, aborted, effects)], 1.0, 5.0)
+
+    watch.see([Turn(COORDINATOR, ev.Tick(), (fx.OpenRound(key, 1, (), ()),))], 1.0, 5.0)
+    hear(2, 1, stale(key, 1, 0, 3))
+    hear(2, 0, fx.OpenRound(m.transfer_key(1, 1), 0, (), ()))
+    for cycle, attempt in ((2, 0), (1, 1)):
+        with pytest.raises(Violation, match=f"I3: RoundAborted of cycle {cycle}, attempt {attempt}, led to"):
+            hear(cycle, attempt, stale(key, 1, 0, 3))
+    watch.see([Turn(COORDINATOR, ev.OperatorRequest(ev.Operator.START), ())], 2.0, 5.0)
+    hear(2, 0, stale(key, 0, 0, 3))
+
+
+def test_no_news_of_an_old_link_or_life_leads_to_anything() -> None:
+    """I3, M-17: the end of a connection that was replaced, and whatever is told late of a life that is over."""
+    watch, told = Watch(Config()), (fx.Emit("Custom", {}),)
+    watch.links[0, 1] = 7
+    for event in (ev.LinkLost(0, 1, "reset", 7), ev.LinkLost(0, 1, "reset"), ev.SendFailed((0, 1, 3), 7),
+                  ev.ProcessExited(0, 1, 9)):  # fmt: skip
+        watch.see([Turn(COORDINATOR, event, told)], 1.0, 5.0)
+    late = [ev.LinkLost(0, 1, "reset", 6), ev.SendFailed((0, 1, 3), 6)]
+    watch.ended.add((1, 1))
+    for event in (*late, ev.LinkLost(1, 1, "reset", 8), ev.SendFailed((1, 1, 3), 8), ev.ProcessExited(1, 1, 9)):
+        watch.cut.clear()
+        watch.see([Turn(COORDINATOR, event, ())], 1.0, 5.0)
+        assert not watch.cut
+        with pytest.raises(Violation, match=r"^I3: .* is no news of a life that goes on"):
+            watch.see([Turn(COORDINATOR, event, told)], 1.0, 5.0)
+
+
+def message(kind: type[m.Control], rank: int, **fields: Any) -> fx.Send:
+    stamp = {"run_id": b"r" * 16, "generation": 1, "rank": rank, "incarnation": 1, "control_seq": 1, "report_seq": 0}
+    return fx.Send(kind(**stamp, **fields))
+
+
+def told(name: str, **facts: Any) -> fx.Emit:
+    return fx.Emit(name, facts)
+
+
+ALONG: dict[str, tuple[fx.Emit, Callable[[int], fx.Send], tuple[Any, ...]]] = {
+    "M-18": (died(2, "not_reattached"), lambda rank: message(m.DeclareDead, rank, dead_rank=2, dead_incarnation=1),
+             goodbye(2)),
+    "K-20": (told("EpochEnd", epoch=3), lambda rank: message(m.EpochAggregated, rank, epoch=3, metrics={}), ()),
+    "K-16": (told("Evaluated", metric=0.5, rank=0),
+             lambda rank: message(m.EvalBroadcast, rank, schedule_id=1, epoch=0, version=1, metric=0.5), ()),
+    "M-33": (told("RoleChanged", role="epoch", to=1),
+             lambda rank: message(m.SetEpochCallbackRole, rank, holder=1), ()),
+}  # fmt: skip
+"""What happened, the word that everybody who is there is told of it, and what else goes with it; by the rule."""
+
+
+@pytest.mark.parametrize("rule", list(ALONG))
+def test_what_happened_is_told_to_everybody_who_is_there(rule: str) -> None:
+    """M-18, K-16, K-20, M-33, N-11: not to who has ended, has no link, or is let in by the same event."""
+    event, word, rest = ALONG[rule]
+
+    def see(*effects: Any) -> None:
+        watch = Watch(Config(), heard={(rank, 1): 0.0 for rank in range(5)}, ended={(3, 1)}, cut={(4, 1)})
+        watch.see([Turn(COORDINATOR, ev.Tick(), (event, *effects, *rest))], 1.0, 5.0)
+
+    ranks = (0, 1) if rule == "M-18" else (0, 1, 2)
+    see(*map(word, ranks))
+    for missing in ranks:
+        with pytest.raises(Violation, match=rf"^{rule}: .*\[\({missing}, 1\)\] are there and were not told"):
+            see(*(word(rank) for rank in ranks if rank != missing))
+
+
+def test_a_life_that_ends_is_cut_off_and_told_so() -> None:
+    """M-18."""
+    for effect, said in zip(goodbye(2), ("its link is not closed", "is not told so"), strict=True):
+        watch = Watch(Config(), heard={(2, 1): 0.0})
+        with pytest.raises(Violation, match=rf"^M-18: .* {said}"):
+            watch.see([Turn(COORDINATOR, ev.Tick(), (ALONG["M-18"][0], effect))], 1.0, 5.0)
+
+
+def test_who_votes_knows_who_calls_the_callback() -> None:
+    """M-33, M-35: also the new life of the rank itself, with which the role has stayed."""
+    watch = Watch(Config(), heard={(1, 1): 0.0}, voted={1})
+    watch.see([Turn(COORDINATOR, ev.Tick(), (ALONG["M-33"][0], ALONG["M-33"][1](1)))], 1.0, 5.0)
+    watch.heard[0, 1] = 0.0
+    with pytest.raises(Violation, match=r"^M-33: lives \[\(0, 1\)\] vote and do not know that rank 1"):
+        watch.see([Turn(COORDINATOR, ev.Tick(), (told("Promoted", rank=0),))], 1.0, 5.0)
 
 
 def test_a_finish_that_comes_with_the_time_alone_is_seen() -> None:
@@ -232,7 +329,8 @@ def test_who_ships_rubbish_goes_in_the_finish_that_the_silence_of_another_brings
     watch.see([Turn(COORDINATOR, HEARTBEAT, tuple(promoted))], 1.0, None)
     for number, outcome in enumerate(earlier):
         watch.see([Turn(COORDINATOR, HEARTBEAT, of_cycle(number, outcome))], 2.0 + number, None)
-    effects = (died(1, "silent for 60.0 s"), *of_cycle(9, now), died(0, "unhealthy"))
+    ends_of = (*goodbye(1), *goodbye(0))
+    effects = (died(1, "silent for 60.0 s"), *of_cycle(9, now), died(0, "unhealthy"), *ends_of)
     turns = [Turn(COORDINATOR, HEARTBEAT, ()), Turn(COORDINATOR, ev.Tick(), effects)]
     if ends:
         watch.see(turns, 90.0, None)
