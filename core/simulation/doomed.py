@@ -33,7 +33,7 @@ __all__ = ["Losses"]
 
 OF_LOSSES = ("max_failure is", "no rank is left", "one rank is left", "min_ranks is")
 """M-21: of what a run ends whose dead ranks are too many."""
-OF_FORMING = ("ranks came within", "that a run needs", "nobody is left who holds")
+OF_FORMING = ("ranks came within", "that a run needs", "nobody is left who holds", "everyone who came has left")
 """M-4, M-6: of what a run ends that has no ranks to begin with."""
 OF_ROW = "no rank had finite parameters"
 LEAVES = (WorkerPhase.DRAINING, WorkerPhase.STOPPED)
@@ -135,9 +135,12 @@ def _finds_back(clock: Clockwork, process: Process, peer: Peer) -> bool:
     hello = attrs.evolve(greeting(world.setup, process.rank), resume=worker.claim())
     if not peer.claim_fits(HelloReceived(0, hello)):
         return False
+    if peer.attached and clock.now + clock.trip_s + world.skew >= peer.last_seen + world.config.staleness_s:
+        return False  # the coordinator waits for a word over the link that is lost, and has waited too long (M-18)
     dials = process.dials_at
     if dials is None:  # it does not know yet, and will
         return clock.now + clock.trip_s + _first_pause(process) + world.skew < peer.return_until
+    dials = max(dials, clock.now)  # it found a coordinator that was away
     patient = dials + clock.trip_s + process.skew < worker.look_until
     return patient and dials + world.skew < peer.return_until
 

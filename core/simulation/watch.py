@@ -63,7 +63,8 @@ SIGNS_OF_LIFE = frozenset({ev.Tick, m.Heartbeat})
 """Events that say nothing about the work of anybody."""
 LADDER = frozenset({"Suspect", "Nudge", "Excluded", "StateDump", "Stalled"})
 """Its steps, and what stands at its end."""
-GONE = frozenset({"Died", "Left", "Excluded"})
+OVER = frozenset({"Died", "Left"})
+GONE = frozenset({*OVER, "Excluded"})
 """After these a rank is waited for no more."""
 MOVES = frozenset({*GONE, "Promoted", "Joined", "SyncStart", "Cycle", "SyncEnd"})
 """After these others are waited for, or for something else."""
@@ -206,7 +207,6 @@ class Watch:
         if kind is fx.Send:
             message = effect.message
             self._i53_said((message.rank, message.incarnation), message)
-            self.stopping = self.stopping or message.__class__ in (m.ShutdownWithSave, m.Shutdown)
             self._told(message)
         elif kind is fx.Admit:
             life = (effect.rank, effect.incarnation)
@@ -223,8 +223,11 @@ class Watch:
             self._happened(event, effect, now, effects)
 
     def _told(self, message: m.Control) -> None:
-        if message.__class__ is m.SetEpochCallbackRole:
+        kind = message.__class__
+        if kind is m.SetEpochCallbackRole:
             self.callers[message.rank, message.incarnation] = message.holder
+        elif kind is m.ShutdownWithSave or kind is m.Shutdown:
+            self.stopping = True
 
     def _happened(self, event: Any, told: fx.Emit, now: float, effects: tuple[Any, ...]) -> None:
         name, facts = told.name, told.facts
@@ -300,7 +303,9 @@ class Watch:
                 raise Violation("I3", text)
 
     def _i33_no_step_by_a_heartbeat(self, report: m.Report, effects: tuple[Any, ...]) -> None:
-        for effect in effects if report.__class__ is m.Heartbeat else ():
+        if report.__class__ is not m.Heartbeat or any(_is_end(effect) for effect in effects):
+            return  # with a life that it ends, since it cannot be, what is due is looked at anew
+        for effect in effects:
             if effect.__class__ is fx.Emit and effect.name in LADDER:
                 raise Violation("I33", f"a heartbeat of rank {report.rank} led to {effect}")
 
@@ -380,6 +385,11 @@ class Watch:
                 raise Violation("I53", f"control message {number} came to life {life} again and led to {effects}")
         elif any(effect.__class__ is not fx.Stop for effect in effects):
             raise Violation("I53", f"control message {number} came to life {life} after {newest} and led to {effects}")
+
+
+def _is_end(effect: Any) -> bool:
+    """A life is over with it."""
+    return effect.__class__ is fx.Emit and effect.name in OVER
 
 
 def _refuses(effects: tuple[Any, ...], rank: int) -> bool:
