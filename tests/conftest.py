@@ -58,10 +58,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"hypothesis: profile {name}, {examples}", f"paceline: {paceline.__version__} in {paceline.__path__[0]}"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
-    """For tests that interrupt this process. Whoever started the tests may have the signal ignored, as a shell does for
-    what runs in the background: then nothing would come, and they would wait for it."""
+    """Whoever started the tests may have the interrupt ignored, as a shell does for what it runs in the background, and
+    this is inherited: tests would wait for ever for what an interrupt does to this process, or to one they started."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
