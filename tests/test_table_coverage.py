@@ -15,10 +15,12 @@ from paceline.backends.table_coverage import read, report
 from paceline.core.diagram import in_words
 from paceline.core.engine import Kind, untaken
 from paceline.core.errors import CheckpointError
+from paceline.core.phases import WorkerPhase
 from paceline.core.tables import RUN, TABLES, rows_in_words
 
 from support.hand import Hand
 from support.patience import PATIENCE_S
+from support.rank import Rank
 from support.taken import counted
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +51,15 @@ def test_counting_inside_is_counted_outside_too() -> None:
 
     assert inner and {key for key in inner if key[0] == "run"} == set(outer)
     assert untaken(RUN, outer) and all(outer[key] >= inner[key] for key in outer)
+
+
+def test_what_is_counted_is_nothing_that_a_machine_says_of_itself() -> None:
+    """Errors quote machines, and two machines that are the same are told by the errors that they raise."""
+    with counted():
+        worker = Rank(WorkerPhase.TRAINING).worker
+        before = repr(worker)
+        Rank(WorkerPhase.TRAINING)
+        assert repr(worker) == before
 
 
 def test_the_suite_records_which_test_takes_which_row(tmp_path: Path) -> None:
