@@ -5,6 +5,9 @@ the same examples for the same sources and the same Python, so that a red run ca
 others: a change can turn a property red that has nothing to do with it, and has then found something. Neither has a
 deadline: a test measures behaviour, and the time it takes on a loaded machine is not one.
 
+`make test` spreads the tests over processes, one for each core up to four (pytest-xdist). What is said here holds in
+each of them, with one seed for all.
+
 `--table-coverage FILE` writes which test takes which row of the tables of transitions, for `paceline coverage-tables`.
 `--mutants IN,OUT` puts mutants of the tables to the tests, for `paceline mutants`.
 """
@@ -17,6 +20,7 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -38,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # First, because hypothesis reads the option in its own pytest_configure.
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    config.option.hypothesis_seed = given.get("hypothesis_seed", config.option.hypothesis_seed)
     if config.option.hypothesis_seed is None and not hypothesis.settings.default.derandomize:
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
     if config.option.table_coverage is not None:
@@ -61,6 +67,12 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Before a process that takes tests is started: it gets the command line, which says no seed that was drawn."""
+    node.workerinput["hypothesis_seed"] = node.config.option.hypothesis_seed
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
