@@ -94,7 +94,7 @@ class Worker(WorkerLink):
     inbox: deque[m.Control] = attrs.field(factory=deque)
     outbox: list[Any] = attrs.field(factory=list)
     records: list[tuple[float, WorkerEvent]] = attrs.field(factory=list)
-    engine: Any = None
+    engine: Any = attrs.field(default=None, repr=False)  # all machines share it: what it counts is not this one's
     last_now: float = float("-inf")
     fenced: int = 0
     refused: int = 0

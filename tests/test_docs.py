@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -33,11 +34,13 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+@cache
 def prose(page: Path) -> str:
     """The page without fenced blocks: what looks like a link in there is none."""
     return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """The fragments that a page's headings make, as GitHub forms them, and those that its tables set."""
     titles = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)

@@ -13,16 +13,21 @@ from click.testing import CliRunner
 from paceline.backends.cli import cli
 from paceline.backends.table_coverage import read, report
 from paceline.core.diagram import in_words
-from paceline.core.engine import Kind, untaken
+from paceline.core.engine import untaken
 from paceline.core.errors import CheckpointError
+from paceline.core.phases import WorkerPhase
 from paceline.core.tables import RUN, TABLES, rows_in_words
 
 from support.hand import Hand
 from support.patience import PATIENCE_S
+from support.rank import Rank
 from support.taken import counted
 
 ROOT = Path(__file__).parents[1]
-ONE_TEST = "tests/core/machines/test_run.py::test_target_ranks_close_the_window_at_once"
+TWO_TESTS = [
+    "tests/core/machines/test_run.py::test_target_ranks_close_the_window_at_once",
+    "tests/core/machines/test_run.py::test_too_few_ranks_fail_the_run_at_the_hard_limit_naming_who_came",
+]
 
 
 def record(path: Path, **tests: list[str]) -> Path:
@@ -51,17 +56,29 @@ def test_counting_inside_is_counted_outside_too() -> None:
     assert untaken(RUN, outer) and all(outer[key] >= inner[key] for key in outer)
 
 
-def test_the_suite_records_which_test_takes_which_row(tmp_path: Path) -> None:
+def test_what_is_counted_is_nothing_that_a_machine_says_of_itself() -> None:
+    """Errors quote machines, and two machines that are the same are told by the errors that they raise."""
+    with counted():
+        worker = Rank(WorkerPhase.TRAINING).worker
+        before = repr(worker)
+        Rank(WorkerPhase.TRAINING)
+        assert repr(worker) == before
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_the_suite_records_which_test_takes_which_row(tmp_path: Path, processes: int) -> None:
+    """Each of two processes takes one of the tests, and one file tells of both."""
     file = tmp_path / "deep" / "rows.json"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ONE_TEST, "--table-coverage", str(file)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TWO_TESTS, "--table-coverage", str(file),
+         "--numprocesses", str(processes), "--dist", "worksteal"],
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
-    (formed,) = [row for row in RUN.rows if row.event == "Formed" and row.kind is Kind.ACCEPT]
-    assert read(file)["run"][in_words(formed)] in ([ONE_TEST], [])
-    assert any(tests == [ONE_TEST] for tests in read(file)["run"].values())
+    taken = list(read(file)["run"].values())
+    assert TWO_TESTS in taken and TWO_TESTS[1:] in taken and [] in taken
+    assert all(set(names) <= set(TWO_TESTS) for names in taken)
 
 
 def test_every_row_is_printed_with_kind_rule_and_tests(tmp_path: Path) -> None:

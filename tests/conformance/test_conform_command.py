@@ -215,7 +215,6 @@ def test_an_averager_that_is_not_made_but_ends_the_program_fails_at_the_door() -
     assert not report.ok and "this one raised SystemExit: 0, in make" in report.outcomes[0].message
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_the_users_own_interrupt_ends_the_command() -> None:
     """It comes to the command, which ends the process of the kit with it, and is no check that failed."""
     words = ["conform", "policy", f"{COMMANDED}:IsInterrupted", "--kind", "guard"]

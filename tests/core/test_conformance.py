@@ -113,7 +113,6 @@ def test_what_cannot_be_looked_at_is_said() -> None:
     assert outcome.ok
 
 
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("limit", [unlimited, ended])
 def test_an_interrupt_is_no_outcome(limit: Limit) -> None:
     """It comes to whoever waits for the check, whatever the plug-in is at."""

@@ -39,7 +39,11 @@ def counted(names: Sequence[str] = (*TABLES, JOINT.name)) -> Iterator[Taken]:
 
 
 class Recorder:
-    """The plug-in behind `--table-coverage FILE`: writes the tests that take each row of each table."""
+    """The plug-in behind `--table-coverage FILE`: writes the tests that take each row of each table.
+
+    Where pytest-xdist spreads the tests over processes, each has a recorder and hands over what it saw at its end; that
+    of the process which started them writes. One that dies hands over nothing, so its rows have no test.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,7 +58,21 @@ class Recorder:
         for key in taken:
             self.tests.setdefault(key, set()).add(name)
 
-    def pytest_sessionfinish(self) -> None:
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what one of the processes saw."""
+        for table, index, names in getattr(node, "workeroutput", {}).get("taken", ()):
+            self.tests.setdefault((table, index), set()).update(names)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Hand over, or write."""
+        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if output is None:
+            self._write()
+        else:
+            output["taken"] = [(*key, sorted(names)) for key, names in self.tests.items()]
+
+    def _write(self) -> None:
         """The file says rows in words, so that one made from other tables is recognised."""
         tables: dict[str, list[dict[str, Any]]] = {
             name: [

@@ -379,20 +379,19 @@ def test_corrupted_payloads_raise_nothing_else(message: object, data: st.DataObj
 # --- the local caller ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        object(),
-        RoundKey(generation=1, cycle=1, kind=RoundKind.PARAMS),
-        Contribution(cycle=1, attempt=0, schema_hash=bytes(32), steps=1, finite=True, bytes=0),
-        Exiting(reason="x", rank=-1),
-        Exiting(reason="x", rank=2**64),
-        Exiting(reason="\ud800"),
-        Exiting(reason=object()),  # type: ignore[arg-type]
-        Exiting(reason="x", rank="0"),  # type: ignore[arg-type]
-    ],
-    ids=str,
-)
+UNSENDABLE = {
+    "no message": object(),
+    "a key": RoundKey(generation=1, cycle=1, kind=RoundKind.PARAMS),
+    "a contribution": Contribution(cycle=1, attempt=0, schema_hash=bytes(32), steps=1, finite=True, bytes=0),
+    "a rank below 0": Exiting(reason="x", rank=-1),
+    "a rank above 64 bits": Exiting(reason="x", rank=2**64),
+    "half a character": Exiting(reason="\ud800"),
+    "an object for a text": Exiting(reason=object()),  # type: ignore[arg-type]
+    "a text for a number": Exiting(reason="x", rank="0"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("message", UNSENDABLE.values(), ids=UNSENDABLE)
 def test_what_can_not_be_sent_is_the_callers_fault(message: object) -> None:
     """N-7: misuse by the local caller is a LocalProtocolError."""
     with pytest.raises(LocalProtocolError):
