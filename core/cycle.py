@@ -157,12 +157,13 @@ class Cycle(Again):
         return event.step_count > self.co.peers[event.rank].snapshot_steps
 
     def books_agree(self, event: m.SyncAck) -> bool:
-        """C-6, W-14: what it says is in the consensus is what the book has of it, and of all what the others say."""
+        """C-6, W-14: what it says is in the consensus is what the book has of it, and of all what the others say: no
+        more than there is to train in the open epochs."""
         member = among(event.rank, self.members) and event.outcome == m.Outcome.MERGED
-        steps = self.co.peers[event.rank].steps if member else 0
-        return event.shipped_steps == steps <= event.total_steps == (
-            event.total_steps if self.total_steps is None else self.total_steps
-        )
+        steps, total = self.co.peers[event.rank].steps if member else 0, event.total_steps
+        if event.shipped_steps != steps or total != (total if self.total_steps is None else self.total_steps):
+            return False
+        return steps <= total <= sum([pool.total for pool in self.co.book.pools.values()])
 
     def already_shipped(self, event: m.SnapshotReady) -> bool:
         """Counts once per attempt (C-7)."""

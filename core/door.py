@@ -13,6 +13,7 @@ import attrs
 
 from .config import config_digest
 from .errors import ConfigError
+from .handshake import PROTOCOL_MAX
 from .ledger import refused_hello
 from .messages import Hello, Reject, RejectCode, Report, ResumeClaim
 from .phases import RunPhase
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PROTOCOL", "closing", "may_follow", "misstamped", "other_versions", "refusal", "refused_claim"]
 
-PROTOCOL = 1
+PROTOCOL = PROTOCOL_MAX
+"""What a Hello is written in: of the protocols that a prelude offers, the one that this version chooses (N-20)."""
 LITTLE_ENDIAN = 0
 LIBRARY = re.compile(r"torch \d+\.\d+")
 WHOLE_LIBRARY = re.compile(r"torch \S+")

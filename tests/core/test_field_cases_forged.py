@@ -15,6 +15,7 @@ from paceline.core import messages as m
 
 from support import duties
 from support.hand import Hand, messages, named
+from support.hand_collective import joint
 
 STEP: dict[str, Any] = {"cycle": 0, "step_count": 1, "samples": 2, "batch_ms": 1.0, "data_ms": 0.0}
 DONE: dict[str, Any] = {"cycle": 0, "epoch": 0, "batches": 1, "samples": 2, "epoch_ms": 1.0, "share_complete_ms": 1.0,
@@ -90,3 +91,15 @@ def test_a_forged_report_is_counted_and_moves_nothing(name: str) -> None:
                 run.complete(rank)
     (cycle,) = named(run.average(), "Cycle")
     assert cycle["merged"]["0"] > 0 and run.co.cycle.version == 1
+
+
+@pytest.mark.parametrize("total", [2**64 - 1, 401, 2])
+def test_a_forged_total_of_a_call_ends_who_said_it(total: int) -> None:
+    """F77, C-6, W-14: the first ack of a call says for all how many steps are in it; more than there is to train are in
+    none. The others come out of the call as they did, and the total is what they say."""
+    run = joint(3, samples=400)
+    run.ack(1, total_steps=total)
+    assert run.co.voters == [0, 2] and run.co.violations == 1 and run.co.cycle.pending
+    run.ack(0, total_steps=9)
+    (cycle,) = named(run.ack(2), "Cycle")
+    assert cycle["merged"] == {"0": 3, "1": 3, "2": 3} and run.co.cycle.global_step == 9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -112,22 +111,12 @@ def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(membership, "_has_waited_below_min", lambda co: co.alive_count < 2)
 
 
-def lacks_sessions(patch: pytest.MonkeyPatch) -> None:
-    """M-31: a rank takes no notice of a new session."""
-    change_rows(patch, "worker", lambda row: row.event == "NewSession" and row.effects == ("stage_session",),
-                effects=())  # fmt: skip
-
-
-@pytest.mark.parametrize(("damage", "bounds"), [
-    (gives_up_too_early, attrs.evolve(CALM, deaths=1)), (lacks_sessions, IN_PLACE),
-])  # fmt: skip
-def test_a_run_that_never_ends_well_is_shown_by_its_files(
-    damage: Callable[[pytest.MonkeyPatch], None], bounds: Bounds, tmp_path: Any
-) -> None:
+@pytest.mark.parametrize("bounds", [CALM, IN_PLACE])
+def test_a_run_that_never_ends_well_is_shown_by_its_files(bounds: Bounds, tmp_path: Any) -> None:
     """Its schedule replays as what it says, and its test fails, for as long as the fault is there."""
     with pytest.MonkeyPatch.context() as patch:
-        damage(patch)
-        report = check(bounds)
+        gives_up_too_early(patch)
+        report = check(attrs.evolve(bounds, deaths=1))
         found = report.counterexample
         assert found is not None and report.exploration.failure is not None
         assert report.exploration.failure.property.endswith("the run ends with everything covered")
