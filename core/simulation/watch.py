@@ -223,10 +223,9 @@ class Watch:
             self._happened(event, effect, now, effects)
 
     def _told(self, message: m.Control) -> None:
-        kind = message.__class__
-        if kind is m.SetEpochCallbackRole:
+        if message.__class__ is m.SetEpochCallbackRole:
             self.callers[message.rank, message.incarnation] = message.holder
-        elif kind is m.ShutdownWithSave or kind is m.Shutdown:
+        elif message.__class__ in (m.ShutdownWithSave, m.Shutdown):
             self.stopping = True
 
     def _happened(self, event: Any, told: fx.Emit, now: float, effects: tuple[Any, ...]) -> None:
