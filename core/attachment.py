@@ -123,11 +123,11 @@ class Attachment:
         return self.co.config.link_grace_s > 0
 
     def claim_fits(self, event: HelloReceived) -> bool:
-        """M-42: this very life, on the current consensus or one Update behind it, and both lanes without a hole. A
-        rank without a vote stands on no consensus, so no version is asked of it. One that averages in place may be
-        ahead by the cycle that is armed and has not finished."""
+        """M-42: this very life, not over at its own end, on the current consensus or one Update behind it, and both
+        lanes without a hole. A rank without a vote stands on no consensus, so no version is asked of it. One that
+        averages in place may be ahead by the cycle that is armed and has not finished."""
         claim, cycle = event.hello.resume, self.co.cycle
-        if claim is None or claim.incarnation != self.incarnation:
+        if claim is None or claim.incarnation != self.incarnation or claim.over:
             return False
         if not self.born <= claim.generation <= self.co.generation:  # a life that the journal lost had the same number
             return False

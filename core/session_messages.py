@@ -23,7 +23,8 @@ class ResumeClaim:
     """What a rank that lost its link claims to hold (M-42): its life, the version it has adopted with the schedule base
     of that version, the newest request it has served and what came of it (`staged`: a whole consensus lies beside its
     model), the newest communicator session it was in, and the lane numbers: the last control message that arrived, the
-    last report that it made."""
+    last report that it made. Of a life that is `over`, since it was told so (W-21), nothing is gone on with: the rank
+    says by it who it was, and wants the next one of its seat (M-22)."""
 
     generation: int
     incarnation: int
@@ -38,6 +39,7 @@ class ResumeClaim:
     staged: bool = False
     global_step: int = 0
     session_id: int = 0
+    over: bool = False
 
 
 @value(kw_only=True)

@@ -65,10 +65,12 @@ new_reporting: Callable[..., Reporting] = maker(Reporting)
 class WorkerLink(WorkerCollective):
     """Guards and effects of the rows about links, over everything a worker does besides. `born` is the generation that
     gave this life its seat; `reports` is what the coordinator has not confirmed (N-9); without `claims` the rank asks
-    for a new life; `tries` counts those of this search, which ends at `look_until`."""
+    for a new life, and so does one whose life is `over`, which says whose it was; `tries` counts those of this search,
+    which ends at `look_until`."""
 
     born: int = 1
     claims: bool = True
+    over: bool = False
     tries: int = 0
     look_until: float = math.inf
     reports: Retained = attrs.field(factory=Retained)
@@ -84,6 +86,7 @@ class WorkerLink(WorkerCollective):
             control_seq=self.control_seen, report_seq=self.report_seq, attempt=self.snapshot_attempt,
             staged=self.staged is not None, global_step=self.global_step,
             session_id=max(self.built, NO_SESSION if self.session is None else self.session.session_id),
+            over=self.over,
         )  # fmt: skip
 
     def report(self, kind: type[m.Report], /, **fields: Any) -> None:
@@ -123,7 +126,9 @@ class WorkerLink(WorkerCollective):
         self._look_for(self.settings.reconnect_window_s, self._cause(event))
 
     def look_for_seat(self, event: m.Fenced) -> None:
-        """W-21: a life is over, the process is not. What it claims will be answered with a new one."""
+        """W-21: a life is over, the process is not. What it claims is answered with a new one, also by a coordinator
+        whose journal has lost the end of the old one (M-45): its steps are dropped here."""
+        self.over = True
         self._look_for(self._seat_window_s, f"fenced: {event.why}")
 
     def break_lane(self, event: object) -> None:
@@ -188,7 +193,7 @@ class WorkerLink(WorkerCollective):
     def settle_in(self, event: m.Welcome) -> None:
         """A new life: its own seat and incarnation, lanes from 1 (M-7)."""
         self._linked_to(event)
-        self.born, self.claims, self.checks = event.generation, True, checks_state(event)
+        self.born, self.claims, self.over, self.checks = event.generation, True, False, checks_state(event)
         self.report_seq = self.control_seen = self.control_handled = 0
         self.reports.clear()
         self.outbox.append(Publish("rejoined", {"rank": event.rank, "incarnation": event.incarnation}))

@@ -132,6 +132,25 @@ def back(hand: Hand, rank: int = 0, **fields: Any) -> list[Any]:
     return hand.feed(ev.HelloReceived(77, hello(hand.samples, wanted_rank=rank, resume=resume)))
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_life_that_is_over_is_not_gone_on_with_where_the_journal_has_lost_its_end(told: bool) -> None:
+    """W-21, M-22, M-45: a rank that was silent for too long was told so, and dropped its steps. The coordinator came
+    back without the end of its journal, took that life up again, and waited for steps that nobody had any more (W-9).
+    Found by a storm of 14 ranks, seed 19401732."""
+    hand, rank = Hand(2).form(), Rank(T, reconnect_window_s=60.0)
+    hand.co = Coordinator.restart(hand.co.config, hand.co.snapshot(), (), hand.now)
+    rank.step(2)
+    rank.feed(FENCED if told else LOST)
+    claim = rank.worker.claim()
+    assert claim is not None and (claim.incarnation, claim.over, rank.worker.steps_since_avg) == (1, told, 2 - 2 * told)
+
+    [admit] = of(back(hand, 1, generation=1, over=claim.over), fx.Admit)
+    assert (admit.rank, admit.incarnation) == (1, 1 + told)
+    rank.feed(ev.Received(welcome(admit.welcome.status, admit.incarnation)))
+    after = rank.worker.claim()
+    assert rank.worker.linked and after is not None and (after.incarnation, after.over) == (1 + told, False)
+
+
 @pytest.mark.parametrize("kind", ["loss", "send"])
 def test_of_a_detached_rank_only_the_own_link_is_old_news(kind: str) -> None:
     """M-42, N-10: another link is stale first; the known loss is no stale one and gives no more time."""
