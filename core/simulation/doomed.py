@@ -16,8 +16,9 @@ import attrs
 
 from ..events import HelloReceived
 from ..finish import DIVERGED_CYCLES, UNHEALTHY_REFUSALS
-from ..phases import RunPhase, WorkerPhase
+from ..phases import PeerPhase, RunPhase, WorkerPhase
 from ..worker_link import LAST_PAUSE_S, pause_s
+from .clockwork import ID_S, JITTER, Clockwork
 from .process import End
 from .setup import greeting
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from ..coordinator import Coordinator
     from ..peer import Peer
-    from .clockwork import Clockwork
     from .process import Process
 
 __all__ = ["Losses"]
@@ -43,12 +43,14 @@ LEAVES = (WorkerPhase.DRAINING, WorkerPhase.STOPPED)
 class Losses:
     """See the module. `decided`: the run was ending or had nobody. `trained`: nothing was left to average. `forming`:
     it had not formed, and may have too few sound ranks (M-6). `spoilt`: the cycle that is pending may end a row of
-    cycles without a finite one (D-12). `sound`: rank and incarnation of each life that goes on."""
+    cycles without a finite one (D-12). `sound`: rank and incarnation of each life that goes on. `late`: the session
+    whose id comes too late, and no other sound rank is left to be asked for it (M-32)."""
 
     decided: bool
     forming: bool
     spoilt: bool
     sound: tuple[tuple[int, int], ...]
+    late: int | None
 
     @classmethod
     def of(cls, clock: Clockwork, damaged: Collection[tuple[int, int]], *, decided: bool) -> Losses:
@@ -57,10 +59,11 @@ class Losses:
         world = clock.world
         co = world.co
         whole = [] if world.ghost.forgot else [each for each in world.seats.values() if not _is_damaged(each, damaged)]
+        sound = tuple(sorted((each.rank, each.incarnation) for each in whole if _is_sound(clock, each)))
         return cls(
             decided=decided, forming=co.run.phase == RunPhase.FORMING,
             spoilt=co.cycle.sick_cycles + co.cycle.pending >= DIVERGED_CYCLES,
-            sound=tuple(sorted((each.rank, each.incarnation) for each in whole if _is_sound(clock, each))),
+            sound=sound, late=_too_late(clock, sound),
         )  # fmt: skip
 
     def ended(self, co: Coordinator) -> list[int]:
@@ -75,6 +78,8 @@ class Losses:
             return "ranks lost"
         if self.forming and any(reason in text for reason in OF_FORMING):
             return "not formed"
+        if self.late is not None and f"no rank made the id of session {self.late};" in text:
+            return "id late"
         return "not finite" if self.spoilt and OF_ROW in text else ""
 
 
@@ -133,7 +138,7 @@ def _finds_back(clock: Clockwork, process: Process, peer: Peer) -> bool:
     """M-42: it is taken back as the life that it is, and neither end gives it up before."""
     world, worker = clock.world, process.worker
     hello = attrs.evolve(greeting(world.setup, process.rank), resume=worker.claim())
-    if not peer.claim_fits(HelloReceived(0, hello)):
+    if not peer.claim_fits(HelloReceived(0, hello)) or _is_left_behind(clock, process, peer):
         return False
     if peer.attached and clock.now + clock.trip_s + world.skew >= peer.last_seen + world.config.staleness_s:
         return False  # the coordinator waits for a word over the link that is lost, and has waited too long (M-18)
@@ -143,6 +148,26 @@ def _finds_back(clock: Clockwork, process: Process, peer: Peer) -> bool:
     dials = max(dials, clock.now)  # it found a coordinator that was away
     patient = dials + clock.trip_s + process.skew < worker.look_until
     return patient and dials + world.skew < peer.return_until
+
+
+def _is_left_behind(clock: Clockwork, process: Process, peer: Peer) -> bool:
+    """M-42: the finish of the cycle that is pending gives it a vote before it is back, for the acknowledgement that it
+    has made. Only of who votes a version is asked, and it stands on none that fits then."""
+    cycle = clock.world.co.cycle
+    acknowledged = peer.acked or bool(process.up)
+    return cycle.pending and peer.phase != PeerPhase.VOTER and acknowledged and process.worker.version < cycle.version
+
+
+def _too_late(clock: Clockwork, sound: Collection[tuple[int, int]]) -> int | None:
+    """M-32: the session whose id has not come, and can't come in time from who was asked last, nor from another."""
+    sessions, world = clock.world.co.sessions, clock.world
+    renewal, until = sessions.renewal, sessions.deadline
+    if renewal is None or until is None:
+        return None
+    if clock.now + world.skew + 2 * clock.trip_s + ID_S * (1.0 + JITTER) < until:
+        return None
+    others = [rank for rank, _ in sound if rank not in (*renewal.tried, renewal.generator[0])]
+    return None if others else renewal.session_id
 
 
 def _first_pause(process: Process) -> float:

@@ -154,9 +154,10 @@ class Watch:
         if what in m.REPORT_CLASSES:
             if effects and now < self.due:  # else time speaks with the next event, whichever it is (C-4)
                 self._i3_over_is_over(told, effects)
-                self._i33_no_step_by_a_heartbeat(told, effects)
+                done = _before_its_end(told, effects)
+                self._i33_no_step_by_a_heartbeat(told, done)
                 if what in EVIDENCE:
-                    self._i3_of_this_attempt(what, told.cycle, told.attempt, effects)
+                    self._i3_of_this_attempt(what, told.cycle, told.attempt, done)
             self._hear(told, now)
         elif kind in ENDS:
             self._end(event, effects if now < self.due else ())
@@ -302,9 +303,7 @@ class Watch:
                 raise Violation("I3", text)
 
     def _i33_no_step_by_a_heartbeat(self, report: m.Report, effects: tuple[Any, ...]) -> None:
-        if report.__class__ is not m.Heartbeat or any(_is_end(effect) for effect in effects):
-            return  # with a life that it ends, since it cannot be, what is due is looked at anew
-        for effect in effects:
+        for effect in effects if report.__class__ is m.Heartbeat else ():
             if effect.__class__ is fx.Emit and effect.name in LADDER:
                 raise Violation("I33", f"a heartbeat of rank {report.rank} led to {effect}")
 
@@ -386,9 +385,14 @@ class Watch:
             raise Violation("I53", f"control message {number} came to life {life} after {newest} and led to {effects}")
 
 
-def _is_end(effect: Any) -> bool:
-    """A life is over with it."""
-    return effect.__class__ is fx.Emit and effect.name in OVER
+def _before_its_end(report: m.Report, effects: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What comes of this report itself. One that cannot be, behind a hole say (N-7), ends its own life, and whatever
+    follows is due for that end: a round without its source, another look at who is late."""
+    own = {"rank": report.rank, "incarnation": report.incarnation}
+    for place, effect in enumerate(effects):
+        if effect.__class__ is fx.Emit and effect.name in OVER and own.items() <= effect.facts.items():
+            return effects[:place]
+    return effects
 
 
 def _refuses(effects: tuple[Any, ...], rank: int) -> bool:

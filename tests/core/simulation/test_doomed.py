@@ -8,6 +8,8 @@ import attrs
 import pytest
 
 from paceline.core import messages as m
+from paceline.core.phases import CyclePhase, PeerPhase
+from paceline.core.sessions import GENERATOR_S, Renewal
 from paceline.core.simulation import Setup, Violation, World
 from paceline.core.simulation.action import COORDINATOR, Action
 from paceline.core.simulation.campaign import Campaign
@@ -120,12 +122,17 @@ def test_the_schedule_of_a_run_is_that_run(returns: bool) -> None:
 # --- who is sound ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ranks", "seed"), [(13, 19306436), (12, 19315315), (7, 19318310)])
-def test_a_storm_that_was_called_broken_is_whole(ranks: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "seed", "wire"),
+    [(13, 19306436, True), (12, 19315315, True), (7, 19318310, True), (9, 19405732, True), (11, 19409964, False)],
+)
+def test_a_storm_that_was_called_broken_is_whole(ranks: int, seed: int, wire: bool) -> None:
     """The judge was wrong about them. In the first a rank dialled while the coordinator was away, and was thought to be
     heard at once. In the second the coordinator had heard nothing for too long over links whose end it did not know. In
-    the third everyone who had come to a run that was forming left it."""
-    assert simulate(Case(seed=seed, ranks=ranks), codec=CODEC).violation is None
+    the third everyone who had come to a run that was forming left it. In the fourth a rank without a link was given its
+    vote before it was back, and a version was asked of it that only its Update would have brought. In the last the time
+    for the id of a session was over while the coordinator was away, with the id at its door."""
+    assert simulate(Case(seed=seed, ranks=ranks), codec=CODEC if wire else None).violation is None
 
 
 def test_after_a_lost_end_of_the_journal_nobody_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +191,47 @@ def test_a_rank_without_a_link_is_sound_if_it_will_be_taken_back(grace: float) -
     assert sound(run) == ([0, 1] if grace else [0])
     run.world.processes[1].dials_at += 125.0  # the window is over by then
     assert sound(run) == [0]
+
+
+@pytest.mark.parametrize("phase", [PeerPhase.JOINING, PeerPhase.LAGGING])
+def test_who_is_given_its_vote_before_it_is_back_is_not_sound(phase: PeerPhase) -> None:
+    """M-42: of a voter a version is asked. By the finish that is due it stands on none that fits; without its
+    acknowledgement, or on the version of the books, it is taken back."""
+    run = in_training(link_grace_s=120.0, reconnect_window_s=120.0)
+    run.clockwork.do(Action("cut", 1))
+    while run.world.processes[1].dials_at is None:
+        run.clockwork.advance()
+    cycle, peer, process = run.world.co.cycle, run.world.co.peers[1], run.world.processes[1]
+    peer.phase, peer.acked, cycle.phase = phase, True, CyclePhase.PENDING
+    end = process.up.pop()
+    assert process.worker.version == cycle.version - 1 and not process.up and sound(run) == [0]
+    mends = ((peer, "acked", False), (cycle, "phase", CyclePhase.IDLE), (process.worker, "version", cycle.version),
+             (peer, "phase", PeerPhase.VOTER))  # fmt: skip
+    for changed, field, value in mends:
+        before = getattr(changed, field)
+        setattr(changed, field, value)
+        assert sound(run) == [0, 1], field
+        setattr(changed, field, before)
+    peer.acked = False
+    process.up.append(end)  # behind what it has said last
+    assert sound(run) == [0]
+
+
+def test_an_id_that_comes_too_late_excuses_the_end_only_if_nobody_else_can_be_asked() -> None:
+    """M-32: the time of who was asked last was over, or nearly, when all faults stopped."""
+    run = in_training(averager="collective")
+    co, trip = run.world.co, run.clockwork.trip_s
+    now = run.clockwork.now + run.world.skew
+
+    def late(left_s: float, tried: tuple[int, ...]) -> int | None:
+        co.sessions.renewal = Renewal(9, now, (0, 1), now + left_s - GENERATOR_S, 1, tried)
+        return Losses.of(run.clockwork, (), decided=False).late
+
+    assert late(-3.0, (1,)) == late(2 * trip, (1,)) == 9
+    assert late(2 * trip + 0.1, (1,)) is None and late(-3.0, ()) is None
+    lost = Losses(decided=False, forming=True, spoilt=False, sound=(), late=9)
+    assert lost.excuse("no rank made the id of session 9; asked were 1") == "id late"
+    assert lost.excuse("no rank made the id of session 10; asked were 1") == ""
 
 
 def test_a_link_on_which_something_was_lost_with_nobody_told_is_not_sound() -> None:

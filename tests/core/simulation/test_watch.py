@@ -231,6 +231,28 @@ def test_evidence_of_another_attempt_takes_no_step() -> None:
     hear(2, 0, stale(key, 0, 0, 3))
 
 
+def test_what_is_due_for_the_end_of_a_life_is_no_step_of_the_report_that_ended_it() -> None:
+    """I3, I33, N-7: behind a hole. What comes before the end is, and what follows the end of another life."""
+    key = m.RoundKey(generation=1, cycle=2, kind=m.RoundKind.PARAMS)
+    stamp: dict[str, Any] = dict(run_id=b"r" * 16, generation=1, rank=0, incarnation=1, report_seq=1, control_seq=0)
+    failed = m.RoundFailed(**stamp, cycle=2, attempt=0, round=m.RoundKind.PARAMS, cause="torn", retryable=True)
+    late = fx.Emit("Suspect", {"rank": 2})
+
+    def hear(report: m.Report, due: Any, rank: int, *, before: bool = False) -> None:
+        end = (fx.Emit("Died", {"rank": rank, "incarnation": 1, "cause": "a hole"}), fx.CloseLink(rank, 1, "a hole"),
+               fx.SendFenced(rank, 1, m.Fenced(generation=1, incarnation=2, cycle=2, why="a hole")))  # fmt: skip
+        watch = Watch(Config())
+        watch.see([Turn(COORDINATOR, ev.Tick(), (fx.OpenRound(key, 1, (), ()),))], 1.0, 5.0)
+        watch.see([Turn(COORDINATOR, ev.Received(report), (due, *end) if before else (*end, due))], 2.0, 5.0)
+
+    for report, due, rule in ((failed, fx.AbortRound(key), "I3"), (HEARTBEAT.message, late, "I33")):
+        hear(report, due, 0)
+        with pytest.raises(Violation, match=f"^{rule}: "):
+            hear(report, due, 0, before=True)
+        with pytest.raises(Violation, match=f"^{rule}: "):
+            hear(report, due, 1)
+
+
 def test_no_news_of_an_old_link_or_life_leads_to_anything() -> None:
     """I3, M-17: the end of a connection that was replaced, and whatever is told late of a life that is over."""
     watch, told = Watch(Config()), (fx.Emit("Custom", {}),)
