@@ -167,7 +167,8 @@ def replacing_weights(file: Path) -> Iterator[None]:
 
 def write_record(file: Path, record: Mapping[str, Any]) -> None:
     """Put the record of a file in place that was written in `replacing_weights`, with its hash (K-6). If that fails the
-    older bundle is there again, whole. Raises `CheckpointError`."""
+    older bundle is there again, whole. Raises `CheckpointError`; `OSError` if it is in place, and what was there before
+    cannot be taken away."""
     with _or_as_before(file):
         text = json.dumps({**record, "files": {file.name: hash_of(file)}}, indent=1, sort_keys=True).encode()
         with replacing(_record_of(file), len(text)) as opened:
@@ -177,13 +178,17 @@ def write_record(file: Path, record: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _or_as_before(file: Path) -> Iterator[None]:
+    """If the block ends badly the file in place is the one that the record in place names: the former one. Only a newer
+    record may have come so far; then the former one stays too, since after a power cut the older record may be back."""
     try:
         yield
     except BaseException:
-        former = _former(file)
+        former, named = _former(file), _named_in_place(file)
         if former.exists():
-            os.replace(former, file)
-            former.unlink(missing_ok=True)  # of two names of one file a rename leaves both
+            if named is None or not _is(file, named):
+                os.replace(former, file)
+            if former.exists() and former.samefile(file):  # a rename leaves both names of one file
+                former.unlink()
         raise
 
 

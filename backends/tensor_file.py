@@ -3,8 +3,9 @@
 A file is written under a temporary name in its own directory, flushed to the disk, renamed, and the directory flushed:
 a reader finds the old file or the new one, after a power cut too. A failed write takes its temporary file away and
 raises `CheckpointError` with path and size, so that the older file stays and training can go on. A writer that is
-killed takes nothing away, so the next one in that directory does. Each keeps its file locked, which tells those of the
-dead from what is being written.
+killed takes nothing away, so the next one of that host in that directory does. Each keeps its file locked, which tells
+those of the dead from what is being written; a network's disk may keep the locks of a host from all others, so nobody
+judges what another host has left.
 
 What a rank writes is *sealed* (K-6). Nobody reports its hash, so the file says itself which it has, beside the run
 and the version that it is of, which its writer, `rank_files`, names in the metadata. The SHA-256 there, 64 digits,
@@ -22,6 +23,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,8 +51,11 @@ SEAL = "sha256"
 """The name of the seal in the metadata of a file."""
 UNSEALED = "0" * 64
 """What stands in its place while the file is hashed."""
-PARTIAL = re.compile(r"\..+\.[0-9a-f]{12}\.partial", re.DOTALL)
-"""The name of a file that is being written."""
+HOST = hashlib.sha256(os.fsencode(platform.node())).hexdigest()[:8]
+PARTIAL = re.compile(rf"\..+\.{HOST}[0-9a-f]{{12}}\.partial", re.DOTALL)
+"""The name of a file that is being written on this host."""
+MOST_SWEPT = 100
+"""Files in a row that may be gone before their writer has them locked. One is, if somebody sweeps in that instant."""
 FORMAT_NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
@@ -195,17 +200,18 @@ def replacing(target: Path, size: int) -> Iterator[BinaryIO]:
 def _own_file(target: Path) -> tuple[Path, BinaryIO]:
     """A file of a name of its own, since two savers of one decision must not write into one, locked. Who sweeps may
     have come upon it before it was: then there is another one."""
-    while True:
-        path = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
+    for _ in range(MOST_SWEPT):
+        path = target.with_name(f".{target.name}.{HOST}{secrets.token_hex(6)}.partial")
         file = open(path, "xb")  # noqa: SIM115
         file_lock.lock(file, wait=True)
-        if os.fstat(file.fileno()).st_nlink:
+        if path.exists():  # its count of names would not tell: not every file system counts them
             return path, file
         file.close()
+    raise OSError(f"{MOST_SWEPT} files were taken away before they could be written, the last one {path.name}")
 
 
 def _sweep(directory: Path) -> None:
-    """Take away what writers have left here that were killed (K-8)."""
+    """Take away what writers of this host have left here that were killed (K-8)."""
     if not file_lock.KNOWN:
         return
     for path in directory.glob(".*.partial"):

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.backends import tensor_file
 from paceline.backends.bundle import read_bundle, replacing_weights, write_record
 from paceline.backends.checkpoint import load_model, save_model
-from paceline.backends.tensor_file import PARTIAL, replacing
+from paceline.backends.tensor_file import HOST, MOST_SWEPT, PARTIAL, replacing
 from paceline.core.errors import CheckpointError
 from paceline.transports import file_lock
 
@@ -25,8 +26,6 @@ from support.processes import Child
 from support.save_process import record
 
 WHOLE = ["consensus.meta.json", "consensus.safetensors"]
-
-
 CALLS = 17
 """Calls to the system of a saver: one more kill than that finds none to come before."""
 
@@ -117,6 +116,35 @@ def test_on_a_disk_without_second_names_a_bundle_stays_whole_too(
 
 
 @pytest.mark.parametrize("linked", [True, False])
+def test_a_record_in_place_that_may_not_outlive_a_power_cut_is_that_of_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    """K-8: it has its name when the disk fails to keep that. With the older weights beside it neither bundle would be
+    whole; they have their second name still, in case that the older record comes back."""
+    if not linked:
+        monkeypatch.setattr(os, "link", os.rename)
+    _bundle(tmp_path, 5)
+    file = tmp_path / "consensus.safetensors"
+    with replacing_weights(file):
+        save_model(file, {"weight": torch.full((4,), 6.0)}, {})
+
+    def failing(directory: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    older = (tmp_path / "consensus.meta.json").read_bytes()
+    with monkeypatch.context() as cut, pytest.raises(CheckpointError, match="Input/output"):
+        cut.setattr(tensor_file, "sync_directory", failing)
+        write_record(file, record(6))
+    assert whole_version(tmp_path) == 6
+    newer = (tmp_path / "consensus.meta.json").read_bytes()
+    (tmp_path / "consensus.meta.json").write_bytes(older)
+    assert whole_version(tmp_path) == 5
+    (tmp_path / "consensus.meta.json").write_bytes(newer)
+    _bundle(tmp_path, 7)
+    assert whole_version(tmp_path) == 7 and sorted(path.name for path in tmp_path.iterdir()) == WHOLE
+
+
+@pytest.mark.parametrize("linked", [True, False])
 def test_weights_that_cannot_be_written_leave_the_older_bundle_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
 ) -> None:
@@ -143,8 +171,8 @@ def test_weights_that_cannot_be_written_leave_the_older_bundle_as_it_was(
 def test_what_another_writer_is_about_to_write_is_not_swept_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K-8: two savers in one directory, up to the instant at which a file gets its name; and the file of one that was
-    killed, which goes."""
+    """K-8: two savers in one directory, up to the instant at which a file gets its name; and one of another host, whose
+    lock this one may not see. The file of one that was killed here goes."""
     rename = os.replace
 
     def late(source: Path, target: Path) -> None:
@@ -154,14 +182,16 @@ def test_what_another_writer_is_about_to_write_is_not_swept_away(
         rename(source, target)
 
     monkeypatch.setattr(os, "replace", late)
-    (tmp_path / ".c.0123456789ab.partial").write_bytes(b"half of")
+    elsewhere = f".c.{int(HOST, 16) ^ 1:08x}0123456789ab.partial"
+    (tmp_path / elsewhere).write_bytes(b"half of it")
+    (tmp_path / f".c.{HOST}0123456789ab.partial").write_bytes(b"half of")
     (tmp_path / ".c.partial").write_bytes(b"of somebody else")
     with replacing(tmp_path / "a", 1) as first:
         with replacing(tmp_path / "b", 1) as second:
             second.write(b"b")
         first.write(b"a")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
-        "a": b"a", "b": b"b", "c": b"c", ".c.partial": b"of somebody else",
+        "a": b"a", "b": b"b", "c": b"c", ".c.partial": b"of somebody else", elsewhere: b"half of it",
     }  # fmt: skip
 
 
@@ -181,3 +211,20 @@ def test_a_writer_whose_file_was_swept_before_it_was_locked_takes_another(
     with replacing(tmp_path / "a", 1) as file:
         file.write(b"a")
     assert swept and [path.read_bytes() for path in tmp_path.iterdir()] == [b"a"]
+
+
+def test_a_writer_whose_files_are_swept_again_and_again_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-8: one save is lost, and told; it does not go on for ever."""
+    swept: list[str] = []
+
+    def late(file: Any, *, wait: bool = False) -> bool:
+        swept.append(file.name)
+        os.unlink(file.name)
+        return True
+
+    monkeypatch.setattr(file_lock, "lock", late)
+    with pytest.raises(CheckpointError, match=rf"{MOST_SWEPT} files were taken away"), replacing(tmp_path / "a", 1):
+        pass
+    assert len(swept) == MOST_SWEPT and not list(tmp_path.iterdir())
