@@ -64,7 +64,7 @@ class Chunk:
         if not 0 < len(name) <= LONGEST_NAME or not is_text(name):
             raise LocalProtocolError(f"the scalar {name[:40]!r} has a name of {len(name)} characters; give it 1 to "
                                      f"{LONGEST_NAME}, in UTF-8 (K-20)")  # fmt: skip
-        if not isinstance(count, SupportsIndex) or not 1 <= (whole := index(count)) <= MOST_OBSERVATIONS:
+        if not 1 <= (whole := _whole(count)) <= MOST_OBSERVATIONS:
             raise LocalProtocolError(f"{name} = {value} is said of {count!r} observations; give a whole number from 1 "
                                      f"to {MOST_OBSERVATIONS} (K-20)")  # fmt: skip
         if name not in self.scalars and len(self.scalars) >= MOST_SCALARS:
@@ -83,3 +83,11 @@ class Chunk:
             data_starve_ms=self.starve_ms, scalars=self.scalars,
             avg_loss=self.loss_sum / self.loss_samples if self.loss_samples else None,
         )  # fmt: skip
+
+
+def _whole(count: SupportsIndex) -> int:
+    """The number, of whatever library; 0 for what is no whole one, as a tensor of fractions is not."""
+    try:
+        return index(count)
+    except TypeError:
+        return 0

@@ -23,6 +23,7 @@ from torch import nn
 
 from ..core import effects as fx
 from ..core import events as ev
+from ..core.door import LARGEST_COUNT
 from ..core.roles import CHECKPOINT, EPOCH, EVALUATE
 from .flat import FlatModel
 from .layout import allocate
@@ -82,16 +83,13 @@ class Callbacks:
             return (None, None) if self.evaluate is None else _number(self.evaluate(flat.model))
 
 
-MOST_SAMPLES = 2**63 - 1
-"""What a metric can be of: as many as a run can have picks (K-16)."""
-
-
 def _number(result: Any) -> tuple[float | None, int | None]:
-    """A metric, or a metric and its count; None is no metric. What is neither raises."""
+    """A metric, or a metric and its count, at most as many as a run can have picks (K-16); None is no metric. What is
+    neither raises."""
     value, count = result if isinstance(result, tuple) else (result, None)
     counted = None if count is None else int(count)
-    if counted is not None and not 0 <= counted <= MOST_SAMPLES:
-        raise ValueError(f"a metric over {counted} samples: give how many it is of, from 0 to {MOST_SAMPLES}")
+    if counted is not None and not 0 <= counted <= LARGEST_COUNT:
+        raise ValueError(f"a metric over {counted} samples: give how many it is of, from 0 to {LARGEST_COUNT}")
     return (None if value is None else float(value)), counted
 
 

@@ -203,7 +203,8 @@ def _own_file(target: Path) -> tuple[Path, BinaryIO]:
     for _ in range(MOST_SWEPT):
         path = target.with_name(f".{target.name}.{HOST}{secrets.token_hex(6)}.partial")
         file = open(path, "xb")  # noqa: SIM115
-        file_lock.lock(file, wait=True)
+        with contextlib.suppress(OSError):  # without locks nobody takes anything away
+            file_lock.lock(file, wait=True)
         if path.exists():  # its count of names would not tell: not every file system counts them
             return path, file
         file.close()

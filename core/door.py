@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from .coordinator import Coordinator
     from .peer import Peer
 
-__all__ = ["PROTOCOL", "closing", "may_follow", "misstamped", "other_versions", "refusal", "refused_claim"]
+__all__ = [
+    "LARGEST_COUNT", "PROTOCOL", "closing", "may_follow", "misstamped", "other_versions", "refusal", "refused_claim",
+]  # fmt: skip
 
 PROTOCOL = PROTOCOL_MAX
 """What a Hello is written in: of the protocols that a prelude offers, the one that this version chooses (N-20)."""
@@ -34,8 +36,6 @@ LIBRARY = re.compile(r"torch \d+\.\d+")
 WHOLE_LIBRARY = re.compile(r"torch \S+")
 DEFAULT_MAX_RANKS = 4096
 """Seats of a run whose `max_ranks` is not set: a bound for a coordinator that somebody dials by mistake."""
-
-
 LARGEST_COUNT = 2**63 - 1
 """Picks of a run, and whatever a claim counts: half of what such a field holds on the wire, so that what is counted on
 from there has room. No run comes near."""

@@ -19,6 +19,9 @@ LEAST_PART = 3
 MOST_HINTS = 3
 MOST_LISTED = 6
 """Names that are still read when all are told."""
+THEIRS = (Exception, SystemExit, GeneratorExit)
+"""What may come of code of somebody else that runs when a module is imported, or when a name of it is asked for."""
+MISSING = object()
 
 
 def is_target(text: str) -> bool:
@@ -63,11 +66,16 @@ def named(target: str, what: str) -> Callable[..., Any]:
         raise ConfigError(f"{what} {target!r} is not written as module:name; name a class, or a function that makes it")
     found: Any = _imported(module, f"{what} {target!r} cannot be loaded")
     for part in name.split("."):
-        if not hasattr(found, part):
-            inside = getattr(found, "__name__", module)
+        inside = getattr(found, "__name__", module)
+        try:
+            there = getattr(found, part, MISSING)
+        except THEIRS as failure:
+            raise ConfigError(f"{what} {target!r} cannot be loaded: {part!r} of {inside} raised "
+                              f"{type(failure).__name__}: {failure}") from failure  # fmt: skip
+        if there is MISSING:
             raise ConfigError(f"{what} {target!r} cannot be loaded: there is no {part!r} in {inside}; "
                               f"{_remedy(part, _factories(found))}")  # fmt: skip
-        found = getattr(found, part)
+        found = there
     if not callable(found):
         kind = type(found).__name__
         raise ConfigError(f"{what} {target!r} is an object of type {kind}; name a class, or a function that makes it")
@@ -77,7 +85,7 @@ def named(target: str, what: str) -> Callable[..., Any]:
 
 def _factories(place: Any) -> list[str]:
     """What of a module or class can be meant as a factory: what is called and is its own. What it imported for its own
-    use is not, and a protocol makes nothing."""
+    use is not, a protocol makes nothing, and what cannot be had, as a name that needs a package, helps nobody."""
 
     def is_own(name: str, thing: Any) -> bool:
         if not isinstance(place, ModuleType):
@@ -86,7 +94,10 @@ def _factories(place: Any) -> list[str]:
         return name in place.__all__ if hasattr(place, "__all__") else getattr(thing, "__module__", home) == home
 
     def meant(name: str) -> bool:
-        thing = getattr(place, name, None)
+        try:
+            thing = getattr(place, name, None)
+        except THEIRS:
+            return False
         makes = callable(thing) and not getattr(thing, "_is_protocol", False)
         return makes and not name.startswith("_") and is_own(name, thing)
 
@@ -118,7 +129,7 @@ def _imported(module: str, fault: str) -> ModuleType:
     a fault of the target, because a script that ends with 0 must not look like a kit that was passed."""
     try:
         return importlib.import_module(module)
-    except (Exception, SystemExit, GeneratorExit) as failure:
+    except THEIRS as failure:
         missing = failure.name if isinstance(failure, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
             why = f"there is no module {missing!r} here; run from the directory that holds it, or install it"

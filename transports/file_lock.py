@@ -18,11 +18,12 @@ KNOWN = fcntl is not None
 
 def lock(file: IO[bytes], *, wait: bool = False) -> bool:
     """Lock a file for as long as it is open; with `wait`, when whoever has it locked is through. False if somebody else
-    has it locked, or its file system has no locks. Where the system has none nothing is locked, and all is well."""
+    has it locked. Where the system has no locks nothing is locked, and all is well; raises `OSError` where only the
+    file system of this file has none."""
     if not KNOWN:
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
     return True

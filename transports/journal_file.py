@@ -17,6 +17,7 @@ comes first; the reader leaves that line out. A broken line anywhere else is dam
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -55,13 +56,15 @@ class JournalFile:
         self._since_head = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
-            if not lock(self._file):  # two that go on with one journal would be two runs with one name
-                self._file.close()
-                raise CheckpointError(f"the journal {path} is in use: its coordinator is still running")
-            self._file.truncate(behind or 0)  # a torn last line would swallow the head
-            self._file.seek(behind or 0)
-            self._write_head(flush=self._disk or behind is not None)
+            with contextlib.ExitStack() as unless_begun:
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._file: BinaryIO = unless_begun.enter_context(os.fdopen(handle, "r+b"))
+                if not lock(self._file):  # two that go on with one journal would be two runs with one name
+                    raise CheckpointError(f"the journal {path} is in use: its coordinator is still running")
+                self._file.truncate(behind or 0)  # a torn last line would swallow the head
+                self._file.seek(behind or 0)
+                self._write_head(flush=self._disk or behind is not None)
+                unless_begun.pop_all()
         except OSError as error:
             raise CheckpointError(f"the journal cannot be written: {error}; give another path") from error
 

@@ -234,7 +234,6 @@ def one_round_leaves_nothing_to_the_next(subject: Subject) -> None:
         averager.close(CloseRound(key_of(cycle)))
 
 
-
 @KIT.check("A215", Level.L2, doc=f"{GUIDE}#the-sum", within="ships")
 def a_large_cohort_is_summed_rank_by_rank(subject: Subject) -> None:
     """Seventy ranks, whose numbers go beyond their count, with steps beyond what float32 can count: ascending, one by

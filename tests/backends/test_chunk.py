@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from paceline.backends.chunk import Chunk
 from paceline.core import messages as m
@@ -24,11 +25,13 @@ def sent(held: Chunk) -> m.Metrics:
     done = held.done()
     told = m.Metrics(cycle=1, plan_ids=done.plan_ids, epoch=0, batches=1, samples=8, epoch_ms=1.0,
                      share_complete_ms=1.0, compute_only_ms=1.0, data_starve_ms=0.0, scalars=done.scalars)  # fmt: skip
-    heard: m.Metrics = MsgpackCodec().decode(0x43, MsgpackCodec().encode(told))
+    heard: m.Metrics = MsgpackCodec().decode(m.KIND_OF[m.Metrics], MsgpackCodec().encode(told))
     return heard
 
 
-@pytest.mark.parametrize("count", [0, -1, 2**32, 2**64, 1.5, "3", None])
+@pytest.mark.parametrize("count", [
+    0, -1, 2**32, 2**64, 1.5, "3", None, torch.tensor(3.0), torch.tensor([1, 2]), np.array([1, 2]),
+], ids=repr)  # fmt: skip
 def test_a_count_that_is_none_is_refused_where_it_is_said(count: Any) -> None:
     """K-20: one that no report can hold ended the rank at the end of its chunk; half an observation ended its link."""
     held = chunk()
@@ -37,9 +40,9 @@ def test_a_count_that_is_none_is_refused_where_it_is_said(count: Any) -> None:
     assert held.scalars == {}
 
 
-@pytest.mark.parametrize("count", [1, 2**32 - 1, np.int64(7), True])
+@pytest.mark.parametrize("count", [1, 2**32 - 1, np.int64(7), torch.tensor(7), True], ids=repr)
 def test_whatever_counts_is_a_count(count: Any) -> None:
-    """K-20: numpy counts too."""
+    """K-20: numpy and torch count too."""
     held = chunk()
     for _ in range(3):
         held.add("accuracy", 0.5, count)

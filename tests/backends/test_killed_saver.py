@@ -115,6 +115,20 @@ def test_on_a_disk_without_second_names_a_bundle_stays_whole_too(
         assert whole_version(tmp_path) == 6
 
 
+def test_on_a_disk_without_locks_all_is_saved_and_nothing_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K-8: nobody can tell there what is still being written."""
+
+    def flock(file: Any, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(file_lock.fcntl, "flock", flock)
+    (tmp_path / (left := f".c.{HOST}0123456789ab.partial")).touch()
+    _bundle(tmp_path, 5)
+    assert whole_version(tmp_path) == 5 and {path.name for path in tmp_path.iterdir()} == {left, *WHOLE}
+
+
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_record_in_place_that_may_not_outlive_a_power_cut_is_that_of_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool

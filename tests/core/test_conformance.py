@@ -6,9 +6,11 @@ import asyncio
 import json
 import re
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -432,6 +434,25 @@ def test_all_that_was_raised_together_is_said() -> None:
 def test_a_factory_that_cannot_be_had_says_which_part_is_at_fault(target: str, text: str) -> None:
     with pytest.raises(ConfigError, match=rf"^box '{target}'.*{text}"):
         named(target, "box")
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("Torn", "'Torn' of lazy raised ImportError: it needs torch$"), ("Born", "what it has is Sound$"),
+])  # fmt: skip
+def test_a_name_that_is_loaded_when_it_is_asked_for_may_fail_to(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    """As `paceline.Session` does without torch: neither when it is meant, nor when another one is looked for."""
+
+    def load(wanted: str) -> object:
+        raise ImportError("it needs torch") if wanted == "Torn" else AttributeError(wanted)
+
+    lazy: Any = ModuleType("lazy")
+    lazy.Sound = type("Sound", (), {"__module__": "lazy"})
+    lazy.__getattr__, lazy.__dir__ = load, lambda: ["Sound", "Torn"]
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    with pytest.raises(ConfigError, match=f"^box 'lazy:{name}' cannot be loaded: .*{text}"):
+        named(f"lazy:{name}", "box")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -18,6 +19,7 @@ from paceline.core.config import Config
 from paceline.core.coordinator import Coordinator
 from paceline.core.errors import CheckpointError, InvariantError
 from paceline.core.simulation.action import COORDINATOR
+from paceline.transports import file_lock
 from paceline.transports.driver import CoordinatorDriver
 from paceline.transports.journal_file import JournalFile, read_journal
 from paceline.transports.memory import MemoryTransport
@@ -110,6 +112,19 @@ def test_a_journal_that_cannot_be_begun_is_an_error_at_once(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="the journal cannot be written"):
         JournalFile(tmp_path / "file" / "j", Coordinator(CONFIG))
+
+
+def test_a_disk_without_locks_is_not_taken_for_another_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M-40: who reads that its coordinator is still running looks for one in vain."""
+
+    def flock(file: Any, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(file_lock.fcntl, "flock", flock)
+    with pytest.raises(CheckpointError, match=r"the journal cannot be written: .*No locks.*give another path"):
+        JournalFile(tmp_path / "j", Coordinator(CONFIG))
 
 
 # --- the driver ------------------------------------------------------------------------------------------------------
