@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import re
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 from paceline.core.simulation import World
 from paceline.core.simulation.schedule import Schedule, judge, play
 
+from support.by_path import loaded
 from support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
@@ -56,11 +56,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_docs", DOCS / "generate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(DOCS / "generate.py")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -5,35 +5,27 @@ Which tests cite an id is found as for rules (test_rules.py).
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from support.by_path import loaded
+
 ROOT = Path(__file__).parents[1]
 WORDS = ("*.py", "*.schedule", "*.toml")
 """Files of the tests in which an id may stand."""
 
 
-def beside(name: str) -> ModuleType:
-    """A module of docs/, fresh, so that a test may change it."""
-    spec = importlib.util.spec_from_file_location(f"{name}_under_test", ROOT / "docs" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def cases() -> ModuleType:
-    return beside("field_cases")
+    return loaded(ROOT / "docs" / "field_cases.py")
 
 
 @pytest.fixture(scope="module")
 def rules() -> ModuleType:
-    return beside("rules")
+    return loaded(ROOT / "docs" / "rules.py")
 
 
 def test_every_case_is_shown_by_a_test_or_says_what_it_waits_for(cases: ModuleType, rules: ModuleType) -> None:
@@ -130,7 +122,7 @@ def test_a_case_goes_with_its_test(
     cases: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str, ids: set[str]
 ) -> None:
     """What the module says of itself would stay, and data are no words."""
-    rules = beside("rules")
+    rules = loaded(ROOT / "docs" / "rules.py")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_x.py").write_text(MODULE.format(test=test), encoding="utf-8")
     monkeypatch.setattr(rules, "ROOT", tmp_path)

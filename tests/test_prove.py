@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from support.by_path import loaded
 from support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
@@ -22,11 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 def prove() -> ModuleType:
     """tests/prove.py, found by its path: the folder is no package."""
-    spec = importlib.util.spec_from_file_location("paceline_prove", ROOT / "tests" / "prove.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "tests" / "prove.py")
 
 
 def test_the_ledger_is_made_from_the_numbers_that_were_kept() -> None:

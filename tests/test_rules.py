@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from support.by_path import loaded
 
 ROOT = Path(__file__).parents[1]
 ADD_A_LINE = "add a line to docs/rules.toml"
@@ -23,11 +24,7 @@ OLD_WAYS = [f"support.{path.stem}" for path in sorted((ROOT / "tests" / "support
 
 @pytest.fixture(scope="module")
 def rules() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rules_under_test", ROOT / "docs" / "rules.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "docs" / "rules.py")
 
 
 def test_every_rule_in_force_has_a_test_that_cites_it(rules: ModuleType) -> None:

@@ -17,7 +17,7 @@ from support.models import bits
 from support.small_run import BATCH, SmallRun, Thread, dataset, train_one
 
 
-def sessions(run: SmallRun, train: Callable[[int], Any], ranks: int = 2) -> list[Any]:
+def sessions(train: Callable[[int], Any], ranks: int = 2) -> list[Any]:
     """So many ranks as threads; gives what each made of it."""
     return [thread.result() for thread in [Thread(lambda rank=rank: train(rank)) for rank in range(ranks)]]
 
@@ -45,7 +45,7 @@ def test_the_loss_of_an_epoch_is_that_of_its_samples(ratios: tuple[float, ...]) 
             session.step(loss)
         return sizes
 
-    assert sessions(run, train, len(ratios)) == ([[32, 32, 32], [4]] if len(ratios) == 2 else [[32, 32, 32, 4]])
+    assert sessions(train, len(ratios)) == ([[32, 32, 32], [4]] if len(ratios) == 2 else [[32, 32, 32, 4]])
     assert run.coordinator.result().status == "ok"
     (end,) = run.named("EpochEnd")
     assert (end["avg_loss"], end["scalars"], end["samples"]) == (1.08, {"x": 1.08}, 100.0)
@@ -75,7 +75,7 @@ def test_ranks_of_which_one_never_uses_a_branch_train_one_model() -> None:
         branch = session.model.branch
         return bits(session.model), branch.weight in session.optimizer.state, branch.weight.detach()
 
-    (first, learned, weight), (second, other, _) = sessions(run, train)
+    (first, learned, weight), (second, other, _) = sessions(train)
     assert run.coordinator.result().status == "ok" and not run.named("Refused")
     assert first == second and learned and not other and bool(weight.isfinite().all())
 
@@ -124,7 +124,7 @@ def test_a_set_that_is_as_before_when_the_average_comes_is_no_fault() -> None:
             train_one(session, batch)
         return session.global_step
 
-    assert sessions(run, train, 1) == [12]
+    assert sessions(train, 1) == [12]
     assert [record["why"] for record in run.named("Refused")] == ["schema"]
     assert run.coordinator.result().status == "ok"
 
@@ -141,7 +141,7 @@ def test_a_run_of_which_nothing_has_an_element_ends() -> None:
             session.step(0.0)
         return session.version
 
-    first, second = sessions(run, train)
+    first, second = sessions(train)
     assert run.coordinator.result().status == "ok" and first == second > 0
 
 
