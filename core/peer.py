@@ -209,9 +209,10 @@ class Peer(Attachment):
         """Free the plans; what was not trained of them returns, loudly (D-9)."""
         co = self.co
         self._progress("Metrics")
-        ended = [entry.slice for entry in islice(co.book.ranks[self.rank].plans, len(event.plan_ids))]
+        ended = list(islice(co.book.ranks[self.rank].plans, len(event.plan_ids)))
+        parts = [(entry.slice.first, entry.done) for entry in ended]  # the rest may be trained in another chunk
         short = co.book.complete(self.rank, event.plan_ids)
-        co.desk.completed(self.rank, ended[0].epoch, event, [(part.first, part.count) for part in ended])
+        co.desk.completed(self.rank, ended[0].slice.epoch, event, parts)
         co.actions.entered(self)
         if short:
             co.returned = True

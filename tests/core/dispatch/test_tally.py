@@ -121,12 +121,15 @@ def test_a_chunk_counts_as_far_as_it_is_merged_whenever_that_is_told(
             assert (mean is None) == (count == 0) and (mean is None or math.isclose(mean, total / count, abs_tol=1e-9))
 
 
+TRAINED: dict[str, Any] = {"cycle": 0, "epoch": 0, "batches": 1, "epoch_ms": 1.0, "share_complete_ms": 1.0,
+                           "compute_only_ms": 1.0, "data_starve_ms": 0.0}  # fmt: skip
+
+
 def tell(hand: Hand, rank: int, mean: float) -> None:
     """The rank's oldest plan is trained, with this mean of its loss and of a scalar."""
     plan = hand.co.book.holdings(rank).plans[0].plan
-    hand.say(rank, m.Metrics, cycle=0, plan_ids=(plan.plan_id,), epoch=0, batches=plan.size // 2, samples=plan.size,
-             epoch_ms=1.0, share_complete_ms=1.0, compute_only_ms=1.0, data_starve_ms=0.0, avg_loss=mean,
-             scalars={"x": (mean * plan.size, plan.size)})  # fmt: skip
+    told = {**TRAINED, "batches": plan.size // 2, "samples": plan.size, "avg_loss": mean}
+    hand.say(rank, m.Metrics, plan_ids=(plan.plan_id,), **told, scalars={"x": (mean * plan.size, plan.size)})
 
 
 def test_picks_of_a_dead_rank_count_where_they_were_finally_trained() -> None:
@@ -181,6 +184,27 @@ def test_what_never_came_into_a_consensus_is_in_no_loss(how: str) -> None:
     end = named(hand.effects, "EpochEnd")[0]
     assert (end["avg_loss"], end["scalars"], end["samples"]) == (1.0, {"x": 1.0}, 24.0)
     assert [end["ranks"][rank]["avg_loss"] for rank in ("0", "1")] == [1.0, 1.0]
+
+
+def test_what_a_chunk_did_not_train_counts_for_the_one_that_did() -> None:
+    """K-20, D-9: a plan is ended after one of its batches. The others come back to the same rank and are in a consensus
+    before it tells of them: with their own loss, not with that of the chunk that had them first."""
+    hand = Hand(1, samples=24, num_epochs=1, policy="sync", anchor=3).form()
+
+    def end(samples: int, mean: float) -> None:
+        plan = hand.co.book.holdings(0).plans[0].plan
+        hand.say(0, m.Metrics, plan_ids=(plan.plan_id,), **{**TRAINED, "samples": samples}, avg_loss=mean)
+
+    hand.step(0)
+    end(2, 9.0)
+    while not named(hand.effects, "EpochEnd"):
+        hand.step(0)
+        if hand.co.book.head(0) is None:
+            end(hand.co.book.holdings(0).plans[0].plan.size, 1.0)
+        if hand.co.cycle.pending:
+            hand.average()
+    (told,) = named(hand.effects, "EpochEnd")
+    assert told["avg_loss"] == pytest.approx((9.0 * 2 + 1.0 * 22) / 24)
 
 
 def test_batches_of_which_every_chunk_has_its_end_are_not_remembered() -> None:
