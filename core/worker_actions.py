@@ -129,8 +129,7 @@ class WorkerActions(WorkerNotices):
 
     def report_checkpoint(self, event: ActionDone) -> None:
         """K-9."""
-        self.report(m.CheckpointResult, decision_id=event.decision_id, version=event.version,
-                    elapsed_ms=event.elapsed_ms, error=sayable_error(event.error))  # fmt: skip
+        self.saved(event)
 
     def ends_evaluation(self, event: ActionDone) -> bool:
         """An evaluation that was asked for is over."""

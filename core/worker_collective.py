@@ -24,7 +24,6 @@ from .effects import AbortCollective, BuildSession, MakeSessionId, Publish, RunC
 from .events import ActionDone, CollectiveDone, CollectiveFailed, SessionIdMade
 from .phases import WorkerPhase
 from .roles import CHECKPOINT, EVALUATE
-from .sayable import sayable
 from .values import state
 from .worker_orders import WorkerOrders
 
@@ -319,8 +318,7 @@ class WorkerCollective(WorkerOrders):
 
     def fail_call(self, event: CollectiveFailed) -> None:
         """Only the coordinator decides about a retry (N-1, R-18)."""
-        self.report(m.RoundFailed, cycle=event.cycle, attempt=event.attempt, round=m.RoundKind.PARAMS,
-                    cause=sayable(event.cause), retryable=event.retryable)  # fmt: skip
+        self.round_broken(event)
 
     def hopeless(self, event: CollectiveFailed) -> bool:
         """This rank cannot average at all (R-18)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from . import messages as m
 from .effects import AbandonPlan, Adopt, Extend, Park, Publish, TakeSnapshot, Train, Unpark
-from .events import ChunkDone, ConsensusStaged, RoundBroken, SnapshotTaken, StepDone
+from .events import ChunkDone, CollectiveFailed, ConsensusStaged, RoundBroken, SnapshotTaken, StepDone
 from .phases import WorkerPhase
 from .retention import weigher
 from .sayable import sayable
@@ -214,7 +214,7 @@ class WorkerOrders(WorkerActions):
             post_norm=staged.post_norm, digest=staged.digest, state_complete=staged.state_complete,
         )  # fmt: skip
 
-    def round_broken(self, event: RoundBroken) -> None:
+    def round_broken(self, event: RoundBroken | CollectiveFailed) -> None:
         """Tell the coordinator, which alone decides about a retry (N-1, R-18)."""
         self.report(m.RoundFailed, cycle=event.cycle, attempt=event.attempt, round=m.RoundKind.PARAMS,
                     cause=sayable(event.cause), retryable=event.retryable)  # fmt: skip

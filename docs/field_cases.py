@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -79,22 +78,22 @@ def faults(known: Iterable[Case], tests: Places, features: Iterable[str]) -> lis
 # --- the page ------------------------------------------------------------------------------------------------------
 
 
-def page(tests: Places, table: Table) -> str:
-    """docs/reference/field-cases.md, but for its first comment."""
+def page(tests: Places, table: Table, prose: Callable[[str], str]) -> str:
+    """docs/reference/field-cases.md, but for its first comment; `table` and `prose` are those of `generate.py`."""
     known = list(cases().values())
     out = [
         "# Field cases\n",
-        _wrapped(
+        prose(
             "Faults that users of systems like this one have met, taken from public threads about training systems, "
             "schedulers, transports and the tools around them. If you know one of them, here is what paceline does "
             "about it and which tests show that. Ids never change their meaning and are never used twice. "
             "[Rules](rules.md) says what the protocol asks for, [How paceline is tested](../testing.md) what else is "
             "tried."
-        ),
-        _wrapped(
+        ) + "\n",
+        prose(
             f"{len(known)} cases; {sum(not case.open for case in known)} are closed, each by at least one test. The "
             "others wait for a feature that this version does not have:"
-        ),
+        ) + "\n",
         *_waiting(known),
     ]
     for (kind, title), group in itertools.groupby(known, lambda case: (case.kind, case.title)):
@@ -105,10 +104,6 @@ def page(tests: Places, table: Table) -> str:
         ]  # fmt: skip
         out += [f"## {title} ({kind})\n", table(("id", "the fault", "what happens here", "tests", "sources"), rows)]
     return "\n".join(out)
-
-
-def _wrapped(paragraph: str) -> str:
-    return textwrap.fill(paragraph, 120, break_on_hyphens=False, break_long_words=False) + "\n"
 
 
 def _waiting(known: list[Case]) -> Iterator[str]:

@@ -60,7 +60,7 @@ def pages() -> dict[str, str]:
     made["reference/reasons.md"] = head("core/reasons.py") + reasons_page()
     made["reference/rules.md"] = head("docs/rules.toml, the tables, the code and the tests") + beside("rules").page()
     cases = beside("field_cases")
-    cases_page = cases.page(beside("rules").test_citations(cases.cited), table)
+    cases_page = cases.page(beside("rules").test_citations(cases.cited), table, prose)
     made["reference/field-cases.md"] = head("docs/field_cases.toml and the tests") + cases_page
     return made
 

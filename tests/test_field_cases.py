@@ -137,7 +137,8 @@ def test_a_case_goes_with_its_test(
 def test_the_page_has_a_row_for_each_case_with_what_is_known_of_it(cases: ModuleType) -> None:
     known = cases.cases()
     name, waiting = next(iter(known)), next(case for case in known.values() if case.open)
-    page = cases.page({name: [NAMED, ("tests/core/test_x.py", "test_too")]}, lambda header, rows: repr(list(rows)))
+    shown = {name: [NAMED, ("tests/core/test_x.py", "test_too")]}
+    page = cases.page(shown, lambda header, rows: repr(list(rows)), str)
 
     assert [each for each in known if page.count(f'<a id="{each.lower()}"></a>{each}') != 1] == []
     assert "[core/test_x.py](../../tests/core/test_x.py): `test_that_shows_it`, `test_too`" in page
