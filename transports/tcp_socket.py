@@ -49,7 +49,13 @@ class TcpLane(SocketLane):
 def on_one_host(own: Address, other: Address) -> bool:
     """Whether the two ends of a connection are on one host (N-26): within a host both have the same address, or both
     are of loopback. Two network namespaces of one kernel, as containers have them, are two hosts here."""
-    return bool(own[0] == other[0]) or all(ipaddress.ip_address(end[0]).is_loopback for end in (own, other))
+    return bool(own[0] == other[0]) or all(map(_is_loopback, (own, other)))
+
+
+def _is_loopback(address: Address) -> bool:
+    ip = ipaddress.ip_address(address[0])
+    # A socket for both families has an address of IPv4 inside one of IPv6, in which Python 3.11 sees no loopback.
+    return bool((getattr(ip, "ipv4_mapped", None) or ip).is_loopback)
 
 
 def address_text(address: Address) -> str:

@@ -113,6 +113,7 @@ def test_the_pieces_of_a_frame_go_to_the_system_together() -> None:
     ("127.0.0.1", "127.0.0.1", True), ("127.0.0.1", "127.9.9.9", True), ("::1", "::1", True),
     ("10.0.0.1", "10.0.0.1", True), ("10.0.0.1", "10.0.0.2", False), ("127.0.0.1", "10.0.0.1", False),
     ("::ffff:10.0.0.1", "::ffff:10.0.0.1", True), ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+    ("::ffff:127.0.0.1", "::ffff:127.0.0.2", True), ("::ffff:127.0.0.1", "::ffff:10.0.0.2", False),
     ("fe80::1%eth0", "fe80::1%eth0", True), ("fe80::1%eth0", "fe80::2%eth0", False),
 ])  # fmt: skip
 def test_who_is_on_this_host(own: str, other: str, same: bool) -> None:
