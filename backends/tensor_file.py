@@ -23,9 +23,9 @@ import contextlib
 import hashlib
 import json
 import os
-import platform
 import re
 import secrets
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -51,7 +51,7 @@ SEAL = "sha256"
 """The name of the seal in the metadata of a file."""
 UNSEALED = "0" * 64
 """What stands in its place while the file is hashed."""
-HOST = hashlib.sha256(os.fsencode(platform.node())).hexdigest()[:8]
+HOST = hashlib.sha256(os.fsencode(socket.gethostname())).hexdigest()[:8]
 PARTIAL = re.compile(rf"\..+\.{HOST}[0-9a-f]{{12}}\.partial", re.DOTALL)
 """The name of a file that is being written on this host."""
 MOST_SWEPT = 100
