@@ -14,18 +14,20 @@ from .. import effects as fx
 from .. import messages as m
 from .violation import require
 
-__all__ = ["NOTABLE", "broadcasts", "chain_of_end"]
+__all__ = ["NOTABLE", "OVER", "Life", "broadcasts", "chain_of_end"]
 
 Life = tuple[int, int]
 """A rank and an incarnation."""
-NOTABLE = frozenset({"Died", "Left", "EpochEnd", "Evaluated", "RoleChanged"})
+OVER = frozenset({"Died", "Left"})
+"""A life ends with these."""
+NOTABLE = frozenset({*OVER, "EpochEnd", "Evaluated", "RoleChanged"})
 """Events that are looked at."""
 
 
 def broadcasts(event: fx.Emit, effects: tuple[Any, ...], there: Collection[Life], *, stopping: bool) -> None:
     """Each of these lives was told of it, once at least; of an end not by who is stopping itself."""
     name, facts = event.name, event.facts
-    if name in ("Died", "Left") and not stopping:
+    if name in OVER and not stopping:
         life = {"dead_rank": facts["rank"], "dead_incarnation": facts["incarnation"]}
         left = _untold(effects, there, m.DeclareDead, life)
         require(not left, "M-18", f"{name} rank {facts['rank']}: lives {left} are there and were not told")

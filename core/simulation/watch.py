@@ -35,7 +35,7 @@ from ..config import Config
 from ..coordinator import Coordinator
 from ..values import state
 from .action import COORDINATOR
-from .goes_with import NOTABLE, broadcasts, chain_of_end
+from .goes_with import NOTABLE, OVER, Life, broadcasts, chain_of_end
 from .lost_tail import is_over
 from .step import Run, Turn
 from .violation import Violation, require
@@ -44,8 +44,6 @@ __all__ = ["Watch"]
 
 NOBODY = m.NO_RANK
 """Calls the callback of an epoch, as far as a life knows that was told nothing."""
-Life = tuple[int, int]
-"""A rank and an incarnation."""
 MOST_ATTEMPTS = 32
 """Of one cycle (R-18)."""
 MOST_REFUSALS = 3
@@ -63,7 +61,6 @@ SIGNS_OF_LIFE = frozenset({ev.Tick, m.Heartbeat})
 """Events that say nothing about the work of anybody."""
 LADDER = frozenset({"Suspect", "Nudge", "Excluded", "StateDump", "Stalled"})
 """Its steps, and what stands at its end."""
-OVER = frozenset({"Died", "Left"})
 GONE = frozenset({*OVER, "Excluded"})
 """After these a rank is waited for no more."""
 MOVES = frozenset({*GONE, "Promoted", "Joined", "SyncStart", "Cycle", "SyncEnd"})
@@ -252,7 +249,7 @@ class Watch:
             self.refused[facts["rank"]] = self.refused.get(facts["rank"], 0) + 1 if again else 0
         elif name == "Promoted":
             self.voted.add(facts["rank"])
-        elif name in ("Died", "Left"):
+        elif name in OVER:
             life = (facts["rank"], facts["incarnation"])
             if event.__class__ is ev.Tick and name == "Died":
                 self._i31_only_the_silent_end(life, facts, now, effects)
@@ -278,7 +275,7 @@ class Watch:
                 self.caller = NOBODY if told.facts["to"] is None else told.facts["to"]
             if told.name in NOTABLE:
                 broadcasts(told, effects, there, stopping=self.stopping)
-            if told.name in ("Died", "Left"):
+            if told.name in OVER:
                 chain_of_end(told, effects)
         if not self.stopping:
             lost = [life for life in there if life[0] in self.voted and self.callers.get(life, NOBODY) != self.caller]
