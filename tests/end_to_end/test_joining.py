@@ -19,7 +19,8 @@ def test_a_killed_rank_that_is_started_again_becomes_a_voter(tmp_path: Path, pol
         coordinator = s.coordinator(target_ranks=2, policy=policy, max_batch_diff=20)
         options = ("--epochs", "8", "--step-ms", "4", "--say-steps")
         survivor = s.rank(*options, "--hold-at", str(FIRST_WINDOW + 1), PACELINE_RANK="0")
-        victim = s.rank(*options, *HOLD, PACELINE_RANK="1")
+        # In its first step: no average comes before it, which it would wait for while the other one is held.
+        victim = s.rank(*options, "--hold-at", "1", PACELINE_RANK="1")
         again = s.rank(*options, "--wait", PACELINE_RANK="1")
         again.until(lambda line: "ready" in line)
         victim.held().process.kill()
