@@ -179,35 +179,35 @@ def replacing(target: Path, size: int) -> Iterator[BinaryIO]:
     (K-8): a file of tensors, or the record beside it. Raises `CheckpointError` for what the system refuses."""
     try:
         _sweep(target.parent)
-        temporary, file = _own_file(target)
-        try:
-            with file:  # open, and so locked, until it has its name
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(temporary, target)
-            sync_directory(target.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        with _own_file(target) as file:  # open, and so locked, until it has its name
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, target)
+        sync_directory(target.parent)
     except OSError as failure:
         raise CheckpointError(
             f"{target} ({size} bytes) could not be written: {failure}; an older file, if any, is still there (K-8)"
         ) from failure
 
 
-def _own_file(target: Path) -> tuple[Path, BinaryIO]:
-    """A file of a name of its own, since two savers of one decision must not write into one, locked. Who sweeps may
-    have come upon it before it was: then there is another one."""
+@contextlib.contextmanager
+def _own_file(target: Path) -> Iterator[BinaryIO]:
+    """A file of a name of its own, since two savers of one decision must not write into one, locked; taken away if the
+    block ends badly. Who sweeps may have come upon it before it was locked: then there is another one."""
     for _ in range(MOST_SWEPT):
         path = target.with_name(f".{target.name}.{HOST}{secrets.token_hex(6)}.partial")
-        file = open(path, "xb")  # noqa: SIM115
-        with contextlib.suppress(OSError):  # without locks nobody takes anything away
-            file_lock.lock(file, wait=True)
-        if path.exists():  # its count of names would not tell: not every file system counts them
-            return path, file
-        file.close()
+        try:
+            with open(path, "xb") as file:
+                with contextlib.suppress(OSError):  # without locks nobody takes anything away
+                    file_lock.lock(file, wait=True)
+                if path.exists():  # its count of names would not tell: not every file system counts them
+                    yield file
+                    return
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise
     raise OSError(f"{MOST_SWEPT} files were taken away before they could be written, the last one {path.name}")
 
 

@@ -161,7 +161,7 @@ class Cycle(Again):
         more than there is to train in the open epochs."""
         member = among(event.rank, self.members) and event.outcome == m.Outcome.MERGED
         steps, total = self.co.peers[event.rank].steps if member else 0, event.total_steps
-        if event.shipped_steps != steps or total != (total if self.total_steps is None else self.total_steps):
+        if event.shipped_steps != steps or self.total_steps not in (None, total):
             return False
         return steps <= total <= sum([pool.total for pool in self.co.book.pools.values()])
 

@@ -23,8 +23,8 @@ from .. import layout
 from ..averager import Averager, RoundEvent
 from ..layout import FlatLayout, Values, narrow, widen
 
-__all__ = ["KEY", "LIMIT", "SCHEMA", "STATE", "Cohort", "Ship", "entry", "flat_of", "header", "opened", "random_flat",
-           "received", "several_blocks", "values_of"]  # fmt: skip
+__all__ = ["KEY", "LIMIT", "SCHEMA", "STATE", "Cohort", "Ship", "entry", "flat_of", "header", "opened", "put",
+           "random_flat", "received", "several_blocks", "values_of"]  # fmt: skip
 
 KEY = RoundKey(generation=1, cycle=3, kind=RoundKind.PARAMS)
 """The round that most checks are about."""
@@ -73,6 +73,11 @@ def flat_of(schema: Schema, values: Values) -> bytes:
         narrow(wide, segment.dtype, memoryview(memory)[segment.offset : segment.offset + segment.nbytes])
         taken += count
     return bytes(memory)
+
+
+def put(number: float, dtype: str, at: memoryview) -> None:
+    """One value of that dtype where the memory begins, whatever is behind it."""
+    narrow(np.array([number], "<f8" if dtype == "float64" else "<f4"), dtype, at[: DTYPE_SIZES[dtype]])
 
 
 def values_of(schema: Schema, flat: bytes | bytearray | memoryview) -> Values:

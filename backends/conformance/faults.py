@@ -15,8 +15,8 @@ from ...core.events import RoundReduced
 from ...core.messages import Outcome, Refusal, RoundKind
 from ...core.schema import DTYPE_SIZES, Schema
 from ..averager import Averager
-from ..layout import FlatLayout, narrow
-from .drive import KEY, SCHEMA, STATE, Cohort, Ship, header, opened, random_flat, received, several_blocks
+from ..layout import FlatLayout
+from .drive import KEY, SCHEMA, STATE, Cohort, Ship, header, opened, put, random_flat, received, several_blocks
 from .kit import GUIDE, KIT, Subject, ensure_consensus, ensure_ended, key_of
 
 __all__: list[str] = []
@@ -92,8 +92,7 @@ def _ensure_found(
 ) -> None:
     """Rank 1 ships this number, in this dtype, at this byte, and is refused for it."""
     flat = bytearray(random_flat(1, schema=schema))
-    ill = np.array([number], "<f8" if dtype == "float64" else "<f4")
-    narrow(ill, dtype, memoryview(flat)[at:][: DTYPE_SIZES[dtype]])
+    put(number, dtype, memoryview(flat)[at:])
     ships = {0: good[0], 1: Ship(5, flat), 3: good[3]}
     averager, what = subject.fresh(schema), f"{number} in {dtype}, at byte {at} of {len(flat)},"
     reduced, attempt = None, 0

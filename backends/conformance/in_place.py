@@ -10,10 +10,9 @@ import numpy as np
 from ...core.conformance import Level, ensure
 from ...core.effects import MakeSessionId
 from ...core.messages import Refusal
-from ...core.schema import DTYPE_SIZES
 from ..divergence import digest, divergence
-from ..layout import FlatLayout, narrow
-from .drive import flat_of, values_of
+from ..layout import FlatLayout
+from .drive import flat_of, put, values_of
 from .kit import CLASSIC, GUIDE, KIT, Subject
 from .together import MARGIN, TOGETHER, Crew, crew, ensure_near
 
@@ -155,8 +154,7 @@ def a_rank_that_is_not_finite_adds_nothing(subject: Subject) -> None:
     for dtype, field in last.items():
         for number, steps in ((np.nan, 4), (np.inf, 4), (np.nan, 0)):
             with crew(subject, STEPS) as made:
-                ill = np.array([number], "<f8" if dtype == "float64" else "<f4")
-                narrow(ill, dtype, made.live(1)[field.offset :][: DTYPE_SIZES[dtype]])
+                put(number, dtype, made.live(1)[field.offset :])
                 _ensure_left_out(made, {**STEPS, 1: steps}, f"{number} in {dtype} at rank 1, {steps} steps")
 
 

@@ -38,7 +38,8 @@ def broadcasts(event: fx.Emit, effects: tuple[Any, ...], there: Collection[Life]
         left = _untold(effects, there, m.EvalBroadcast, {"metric": facts["metric"]})
         require(not left, "K-16", f"rank {facts['rank']} has evaluated: lives {left} are there and were not told")
     elif name == "RoleChanged" and facts["role"] == "epoch":
-        left = _untold(effects, there, m.SetEpochCallbackRole, {})
+        holder = m.NO_RANK if facts["to"] is None else facts["to"]
+        left = _untold(effects, there, m.SetEpochCallbackRole, {"holder": holder})
         require(not left, "M-33", f"the role goes to {facts['to']}: lives {left} are there and were not told")
 
 

@@ -7,7 +7,7 @@ decision can answer in `tests/core/test_field_cases_averages.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from paceline.backends import layout as layout_module
 from paceline.backends.divergence import digest
 from paceline.backends.flat import FlatModel
 from paceline.backends.schema import schema_of
@@ -24,18 +23,12 @@ from paceline.core import effects as fx
 from paceline.core import events as ev
 from paceline.core import messages as m
 
-from support.averaging import SCHEMA, Ship, average, flat_of, values_of
+from support.averaging import SCHEMA, TINY_BLOCK, Ship, average, blocks_of, flat_of, values_of
 from support.models import averaged, bits, holding
 from support.star_path import PARAMS, STATE, adopt, path_of, staged, whole_cycle
 from support.transports import TCP, run
 
-
-@pytest.fixture(autouse=True, scope="module")
-def tiny_blocks() -> Iterator[None]:
-    """A model of a few values then travels in several blocks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout_module, "BLOCK_BYTES", 64)
-        yield
+tiny_blocks = blocks_of(2 * TINY_BLOCK)
 
 
 # --- weights and divisor ----------------------------------------------------------------------------------------------

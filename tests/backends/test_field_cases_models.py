@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -161,13 +162,13 @@ def test_the_layout_in_memory_is_each_ranks_own() -> None:
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.lists(st.randoms(use_true_random=False), min_size=2,
        max_size=3), st.integers(1, 9))  # fmt: skip
-def test_the_average_of_a_tensor_with_itself_is_itself(shape: list[int], orders: list[object], steps: int) -> None:
+def test_the_average_of_a_tensor_with_itself_is_itself(shape: list[int], orders: list[Random], steps: int) -> None:
     """F26, R-21: in any layout on any rank."""
     values = torch.arange(float(np.prod(shape))).reshape(shape)
     models = []
     for order in orders:
         dims = list(range(len(shape)))
-        order.shuffle(dims)  # type: ignore[attr-defined]
+        order.shuffle(dims)
         turned = values.permute(dims).contiguous().permute([dims.index(d) for d in range(len(shape))])
         models.append(holding(w=nn.Parameter(turned)))
     views = [FlatModel(model, schema_of(model)) for model in models]

@@ -109,7 +109,7 @@ def test_a_model_that_has_become_another_ends_its_rank_and_no_run_goes_on_in_vai
     assert {record["why"] for record in run.named("Refused")} == {"schema"}
 
 
-def test_a_set_that_is_as_before_when_the_average_comes_is_no_fault() -> None:
+def test_a_set_that_is_as_before_when_the_average_comes_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """F30, R-3, R-4: one contribution is refused, and trained again; the rank goes on."""
     run = SmallRun(target_ranks=1, anchor=2)
 
@@ -117,7 +117,7 @@ def test_a_set_that_is_as_before_when_the_average_comes_is_no_fault() -> None:
         model = nn.Linear(3, 2)
         session = own(run, rank, model)
         adopt = session._adopt
-        session._adopt = lambda order: (model.bias.requires_grad_(True), adopt(order))  # type: ignore[method-assign]
+        monkeypatch.setattr(session, "_adopt", lambda order: (model.bias.requires_grad_(True), adopt(order)))
         for steps, batch in enumerate(session):
             if steps == 1:
                 model.bias.requires_grad_(False)
@@ -174,9 +174,11 @@ def test_a_rank_that_is_left_alone_goes_on_learning_until_another_comes_back() -
 
     def alone() -> int:
         session = own(run, 0, nn.Linear(3, 1), data=data)
-        moment = lambda *_: moments.append(torch.cat([  # noqa: E731
-            state["momentum_buffer"].reshape(-1).clone() for state in session.optimizer.state.values()
-        ] or [torch.zeros(0)]))  # fmt: skip
+
+        def moment(*_: object) -> None:
+            known = [state["momentum_buffer"].reshape(-1).clone() for state in session.optimizer.state.values()]
+            moments.append(torch.cat(known or [torch.zeros(0)]))
+
         session.optimizer.register_step_pre_hook(moment)
         session.optimizer.register_step_post_hook(moment)
         for batch in session:

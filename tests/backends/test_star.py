@@ -25,9 +25,11 @@ from support.averaging import (
     RIDING,
     SCHEMA,
     STATE,
+    TINY_BLOCK,
     Cohort,
     Ship,
     average,
+    blocks_of,
     entry,
     flat_of,
     header,
@@ -37,14 +39,7 @@ from support.averaging import (
     values_of,
 )  # fmt: skip
 
-TINY_BLOCK = 32
-"""Bytes of a block in these tests: a model of a few values then has several."""
-
-@pytest.fixture(autouse=True, scope="module")
-def tiny_blocks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout_module, "BLOCK_BYTES", TINY_BLOCK)
-        yield
+tiny_blocks = blocks_of(TINY_BLOCK)
 
 
 def consensus(averager: StarAverager) -> np.ndarray:

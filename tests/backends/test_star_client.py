@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import attrs
 import pytest
@@ -13,14 +12,9 @@ from paceline.backends.star_client import ConsensusReceiver
 from paceline.core.errors import LocalProtocolError, RemoteProtocolError
 from paceline.core.messages import BulkBlock, Outcome, RoundResult
 
-from support.averaging import KEY, RIDING, SCHEMA, Ship, average, random_flat
+from support.averaging import KEY, RIDING, SCHEMA, TINY_BLOCK, Ship, average, blocks_of, random_flat
 
-
-@pytest.fixture(autouse=True, scope="module")
-def tiny_blocks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout_module, "BLOCK_BYTES", 32)
-        yield
+tiny_blocks = blocks_of(TINY_BLOCK)
 
 
 def test_a_receiver_puts_the_consensus_together_and_ignores_other_rounds() -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from paceline.backends import layout
 from paceline.backends.cli import cli
 from paceline.backends.conformance import KIT, check_averager, claims_of
 from paceline.backends.star import StarAverager
@@ -23,19 +21,13 @@ from conformance.broken_averagers import in_place, rounds
 from conformance.broken_averagers.table import FOLDER
 from conformance.caught import ensure_caught
 from conformance.examples import EXAMPLES, example
+from support.averaging import TINY_BLOCK, blocks_of
 from support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nobody_waits_for_what_hangs")
 
 EXAMPLE = EXAMPLES / "plain_averager.py"
-TINY_BLOCK = 32
-"""Bytes of a block in these tests: every model then has several, in no time."""
-
-@pytest.fixture(autouse=True, scope="module")
-def tiny_blocks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "BLOCK_BYTES", TINY_BLOCK)
-        yield
+tiny_blocks = blocks_of(TINY_BLOCK)
 
 
 @pytest.mark.parametrize("check", KIT.checks, ids=lambda check: f"{check.id}-{check.name}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+import pytest
+
+from paceline.backends import layout
 from paceline.backends.conformance.drive import (
     KEY,
     LIMIT,
@@ -30,9 +34,11 @@ __all__ = [
     "RIDING",
     "SCHEMA",
     "STATE",
+    "TINY_BLOCK",
     "Cohort",
     "Ship",
     "average",
+    "blocks_of",
     "entry",
     "flat_of",
     "header",
@@ -43,6 +49,20 @@ __all__ = [
 ]
 
 RIDING = FlatLayout.riding(SCHEMA)
+TINY_BLOCK = 32
+"""Bytes of a block in tests of averagers: a model of a few values then has several, in no time."""
+
+
+def blocks_of(size: int) -> Callable[..., Any]:
+    """A fixture: in this module of tests a block has at most so many bytes."""
+
+    @pytest.fixture(autouse=True, scope="module")
+    def tiny_blocks() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(layout, "BLOCK_BYTES", size)
+            yield
+
+    return tiny_blocks
 
 
 def average(

@@ -9,9 +9,10 @@ import pytest
 import trio
 
 from paceline.core.errors import RefusedError
+from paceline.transports.conformance.stage import exchange
 from paceline.transports.tcp import TcpTransport
 
-from support.transports import CREDENTIALS, TCP, connect, heartbeat, is_closed, meeting, read_exactly, run
+from support.transports import CREDENTIALS, TCP, connect, is_closed, meeting, read_exactly, run
 
 FIRST, SECOND = struct.Struct("<4sBBBBB7s16s32s"), struct.Struct("<4sBBBBBB6s32s16s")
 """The first bytes of a rank, and the answer: "PCLN", format 1, 1 or 2. Then the lowest and highest protocol and the
@@ -30,7 +31,7 @@ def test_a_rank_of_later_protocols_only_is_told_what_is_spoken_here(low: int, hi
 
     async def main() -> None:
         async with meeting(TCP) as met:
-            rank, coordinator = await met.join()
+            both = await met.join()
             stranger = await connect(met.listener.url)
             await stranger.send(first(low, high))
             magic, layout, kind, chosen, refusal, lowest, highest, *_ = SECOND.unpack(
@@ -40,8 +41,7 @@ def test_a_rank_of_later_protocols_only_is_told_what_is_spoken_here(low: int, hi
             assert (refusal, lowest, highest) == (REFUSED_FOR_PROTOCOL, 1, 1)
             assert await is_closed(stranger)
             stranger.close()
-            await rank.send(heartbeat(1))
-            assert await coordinator.receive() == heartbeat(1)
+            await exchange(both)
             await met.join()
 
     run(main)

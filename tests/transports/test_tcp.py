@@ -22,6 +22,7 @@ from paceline.core.messages import Exiting
 from paceline.core.wire import DialHandshake, Lane
 from paceline.transports import framed
 from paceline.transports.api import Channel
+from paceline.transports.conformance.stage import exchange
 from paceline.transports.tcp import TcpTransport
 from paceline.transports.tcp_listener import PENDING_PRELUDES
 
@@ -169,15 +170,14 @@ def test_noise_is_closed_without_an_answer(noise: bytes) -> None:
 
     async def main() -> None:
         async with meeting(TCP) as met:
-            rank, coordinator = await met.join()
+            both = await met.join()
             stranger = await connect(met.listener.url)
             await stranger.send(noise)
             if len(noise) < 4:
                 stranger.shutdown(socket.SHUT_WR)
             assert await is_closed(stranger)
             stranger.close()
-            await rank.send(heartbeat(1))
-            assert await coordinator.receive() == heartbeat(1)
+            await exchange(both)
             await met.join()
 
     run(main)

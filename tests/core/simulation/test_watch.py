@@ -289,6 +289,10 @@ ALONG: dict[str, tuple[fx.Emit, Callable[[int], fx.Send], tuple[Any, ...]]] = {
              lambda rank: message(m.SetEpochCallbackRole, rank, holder=1), ()),
 }  # fmt: skip
 """What happened, the word that everybody who is there is told of it, and what else goes with it; by the rule."""
+AMISS: dict[str, dict[str, Any]] = {
+    "M-18": {"dead_rank": 4}, "K-20": {"epoch": 2}, "K-16": {"metric": 0.25}, "M-33": {"holder": 0},
+}  # fmt: skip
+"""What makes such a word one of something else."""
 
 
 @pytest.mark.parametrize("rule", list(ALONG))
@@ -305,6 +309,9 @@ def test_what_happened_is_told_to_everybody_who_is_there(rule: str) -> None:
     for missing in ranks:
         with pytest.raises(Violation, match=rf"^{rule}: .*\[\({missing}, 1\)\] are there and were not told"):
             see(*(word(rank) for rank in ranks if rank != missing))
+        with pytest.raises(Violation, match=rf"^{rule}: .*\[\({missing}, 1\)\] are there and were not told"):
+            other = fx.Send(attrs.evolve(word(missing).message, **AMISS[rule]))
+            see(*(word(rank) for rank in ranks if rank != missing), other)
 
 
 def test_a_life_that_ends_is_cut_off_and_told_so() -> None:
