@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import FIRST_WINDOW, accounting, stage
+from support.processes import FIRST_STEP, FIRST_WINDOW, accounting, stage
 
 HOLD = ("--hold-at", str(FIRST_WINDOW))
 
@@ -19,8 +19,7 @@ def test_a_killed_rank_that_is_started_again_becomes_a_voter(tmp_path: Path, pol
         coordinator = s.coordinator(target_ranks=2, policy=policy, max_batch_diff=20)
         options = ("--epochs", "8", "--step-ms", "4", "--say-steps")
         survivor = s.rank(*options, "--hold-at", str(FIRST_WINDOW + 1), PACELINE_RANK="0")
-        # In its first step: no average comes before it, which it would wait for while the other one is held.
-        victim = s.rank(*options, "--hold-at", "1", PACELINE_RANK="1")
+        victim = s.rank(*options, "--hold-at", str(FIRST_STEP), PACELINE_RANK="1")
         again = s.rank(*options, "--wait", PACELINE_RANK="1")
         again.until(lambda line: "ready" in line)
         victim.held().process.kill()

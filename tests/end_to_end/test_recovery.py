@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.launcher import paceline
 from support.patience import PATIENCE_S
-from support.processes import FIRST_WINDOW, accounting, stage
+from support.processes import FIRST_STEP, FIRST_WINDOW, accounting, stage
 from support.proxy import Proxy
 
 SECOND_WINDOW = 15
@@ -66,7 +66,7 @@ def test_a_rank_that_was_away_too_long_comes_back_by_itself(tmp_path: Path) -> N
         coordinator = s.coordinator(target_ranks=2)
         other = s.rank("--epochs", "8", "--hold-at", str(FIRST_WINDOW + 1), PACELINE_RANK="0")
         with Proxy(s.url) as proxy:
-            away = s.rank("--epochs", "8", "--hold-at", str(FIRST_WINDOW), PACELINE_RANK="1", PACELINE_URL=proxy.url)
+            away = s.rank("--epochs", "8", "--hold-at", str(FIRST_STEP), PACELINE_RANK="1", PACELINE_URL=proxy.url)
             away.held().process.send_signal(signal.SIGSTOP)
             assert proxy.cut() == 4, "without a grace the loss of its link is its death"
             coordinator.until(lambda line: line.get("event") == "Died")

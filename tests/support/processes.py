@@ -17,6 +17,9 @@ from .patience import PATIENCE_S
 HERE = Path(__file__).parent
 TOKEN = "5e" * 32
 RUN_ID = "1d" * 16
+FIRST_STEP = 1
+"""The step of a new run before which there is no average: who is held there waits for nobody, and gets there also while
+another rank is held. In a later one each could be waiting for the other."""
 FIRST_WINDOW = 8
 """A step that every rank of a new run takes, however slow it is beside the others: before any speed is known each is
 given ten. What a later window gives it depends on the machine."""
